@@ -1,0 +1,1 @@
+"""Segments to loss mask: the one place where a policy decides what is trained."""
