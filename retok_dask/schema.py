@@ -6,7 +6,9 @@ writes them.
 
 from __future__ import annotations
 
-from functools import cache
+import hashlib
+import re
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +18,12 @@ from retok_dask.types import KIND_NAMES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from retok_dask.recipe import Recipe
+
 SCHEMA_VERSION = 1
+
+PROMPT_COLUMN = "prompt_messages"
+"""Kept column of mode ``prompts``: the prompt's messages as JSON text, for an inference server."""
 
 KIND_TYPE = pa.dictionary(pa.int8(), pa.string())
 KIND_DICTIONARY = pa.array(KIND_NAMES, pa.string())
@@ -63,6 +70,14 @@ def sample_schema(keep: Sequence[str] = ()) -> pa.Schema:
     return _sample_schema(tuple(keep))
 
 
+def kept_columns(recipe: Recipe) -> tuple[str, ...]:
+    """Kept columns of a whole run, in the recipe's order; ``prompt_messages`` where prompts are wanted."""
+    names = [name for spec in recipe.datasets for name in spec.keep]
+    if any(spec.mode == "prompts" for spec in recipe.datasets):
+        names.append(PROMPT_COLUMN)
+    return tuple(dict.fromkeys(names))
+
+
 REJECT_SCHEMA = pa.schema(
     [
         pa.field("source_file", pa.string(), nullable=False),
@@ -77,3 +92,42 @@ REJECT_SCHEMA = pa.schema(
     metadata={"retok.schema_version": str(SCHEMA_VERSION)},
 )
 """Schema of ``rejects/<dataset>/<unit>.parquet``; ``outcome`` is ``rejected`` or ``filtered``."""
+
+
+def sample_id(dataset: str, file: str, position: int, item: int = 0, turn: int = -1, chunk: int = -1) -> str:
+    """The stable name of a row: the same input record has it in every run, on any number of workers.
+
+    Args:
+        dataset: the data set's name.
+        file: the record's file as the recipe's listing names it.
+        position: byte offset of the record in its file where it has one, else its row number.
+        item: which conversation of the record, for records that hold several.
+        turn: the one trained message of a ``per_turn`` row.
+        chunk: which piece of a document that was cut.
+
+    >>> sample_id("chat", "a.jsonl", 120, turn=3)
+    '0bbd28b8bd52-120-t3'
+    """
+    name = f"{file_key(dataset, file)}-{position}"
+    if item:
+        name += f"-i{item}"
+    if turn >= 0:
+        name += f"-t{turn}"
+    if chunk >= 0:
+        name += f"-c{chunk}"
+    return name
+
+
+@lru_cache(maxsize=4096)
+def file_key(dataset: str, file: str) -> str:
+    """Twelve hex digits that stand for a file of a data set in its sample ids."""
+    return hashlib.blake2b(f"{dataset}\0{file}".encode(), digest_size=6).hexdigest()
+
+
+_TURN = re.compile(r"-t(\d+)")
+
+
+def turn_of(sample: str) -> int:
+    """The one trained message of a ``per_turn`` row, from its sample id; -1 for other rows."""
+    found = _TURN.search(sample)
+    return int(found.group(1)) if found else -1

@@ -97,6 +97,7 @@ class RejectReason(StrEnum):
     bad_tools = "bad_tools"
     bad_tool_call = "bad_tool_call"
     bad_tokens = "bad_tokens"
+    flag_conflict = "flag_conflict"
     empty_text = "empty_text"
     # the template
     template_error = "template_error"
@@ -110,7 +111,7 @@ class RejectReason(StrEnum):
     encode_error = "encode_error"
     alignment_failed = "alignment_failed"
     lossy_decode = "lossy_decode"
-    unmapped_token = "unmapped_token"
+    unmapped_token = "unmapped_token"  # noqa: S105  a reason, no password
     # the run
     too_slow = "too_slow"
     killed_worker = "killed_worker"

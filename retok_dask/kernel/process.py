@@ -1,0 +1,380 @@
+"""From records to Arrow batches, with every record accounted for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from retok_dask.completions import layout_for, record_filter
+from retok_dask.kernel.columns import reject_batch, sample_batch
+from retok_dask.kernel.items import encoded_tokens, row_maker
+from retok_dask.kernel.rows import Piece, chunks, message_end, take_pieces
+from retok_dask.kernel.stats import UnitStats
+from retok_dask.masks import LossMaskPolicy
+from retok_dask.schema import kept_columns, sample_id
+from retok_dask.types import Filtered, FilterReason, RecordFiltered, RecordRejected, Reject, RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from retok_dask.kernel.items import Row
+    from retok_dask.recipe import DatasetSpec, Recipe
+    from retok_dask.templates import ChatTemplate
+    from retok_dask.tokenizers import Tokenizer
+    from retok_dask.types import Encoded, Item, Record
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the kernel made of some records.
+
+    Attributes:
+        samples: rows of :func:`retok_dask.schema.sample_schema`.
+        rejects: rows of :data:`retok_dask.schema.REJECT_SCHEMA`: rejected and filtered records.
+        stats: the counts of exactly these records and rows.
+    """
+
+    samples: pa.RecordBatch
+    rejects: pa.RecordBatch
+    stats: UnitStats
+
+
+@dataclass(slots=True)
+class _Source:
+    """A record on its way: what became of it so far."""
+
+    record: Record
+    written: int = 0
+    left_out: Reject | Filtered | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows that wait for one encode, and what was left out before it."""
+
+    rows: list[Row] = field(default_factory=list)
+    sources: list[_Source] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    left_out: list[Reject | Filtered] = field(default_factory=list)
+    stats: UnitStats = field(default_factory=UnitStats)
+    size: int = 0
+
+
+class Kernel:
+    """Turns records of one data set into rows.
+
+    Pure: the same records give the same rows, however they are split over
+    calls. Keeps nothing between records but the rows of the batch at hand, at
+    most about ``recipe.units.batch_bytes`` of text plus one record.
+
+    Args:
+        recipe: the run's recipe.
+        dataset: the data set that the records belong to.
+        tokenizer: the tokenizer to encode with.
+        template: the chat template; may be None where no conversation is rendered.
+
+    Raises:
+        RecipeError: a plug-in or policy that the data set names does not exist.
+    """
+
+    def __init__(
+        self, recipe: Recipe, dataset: DatasetSpec, tokenizer: Tokenizer, template: ChatTemplate | None
+    ) -> None:
+        self.recipe = recipe
+        self.dataset = dataset
+        self.tokenizer = tokenizer
+        self.policy = LossMaskPolicy(recipe.mask)
+        self._layout = layout_for(dataset)
+        self._check_record = record_filter(dataset)
+        self._rows_of = row_maker(recipe, dataset, tokenizer, template)
+        self._keep = kept_columns(recipe)
+
+    def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
+        """Yield a batch for about every ``batch_bytes`` of text."""
+        pending = _Pending()
+        source = iter(records)
+        while True:
+            started = perf_counter()
+            record = next(source, None)
+            pending.stats.seconds["read"] += perf_counter() - started
+            if record is None:
+                break
+            self._add(pending, record)
+            if pending.size >= self.recipe.units.batch_bytes:
+                yield self._finish(pending)
+                pending = _Pending()
+        if pending.stats.records_in:
+            yield self._finish(pending)
+
+    def _add(self, pending: _Pending, record: Record | Reject) -> None:
+        pending.stats.records_in += 1
+        if isinstance(record, Reject):
+            pending.left_out.append(record)
+            pending.size += len(record.raw or b"")
+            return
+        started = perf_counter()
+        source = _Source(record)
+        items: list[Item] = []
+        try:
+            self._check_record(record)
+            items = self._layout(record)
+        except RecordRejected as problem:
+            source.left_out = self._reject(record, problem)
+        except RecordFiltered as reason:
+            source.left_out = Filtered(record.file, record.row, record.offset, reason.reason, reason.detail)
+        parsed = perf_counter()
+        pending.stats.seconds["parse"] += parsed - started
+        pending.sources.append(source)
+        if not items and source.left_out is None:
+            source.left_out = self._reject(record, RecordRejected(RejectReason.empty_conversation, "holds nothing"))
+        for number, item in enumerate(items):
+            self._add_item(pending, source, number, item)
+        pending.stats.seconds["render"] += perf_counter() - parsed
+
+    def _add_item(self, pending: _Pending, source: _Source, number: int, item: Item) -> None:
+        counts = pending.stats.counts
+        try:
+            rows = self._rows_of(item)
+        except RecordRejected as problem:
+            source.left_out = source.left_out or self._reject(source.record, problem)
+            return
+        for row in rows:
+            conflict = self.policy.conflict(row.rendered.flags)
+            if conflict:
+                refused = RecordRejected(RejectReason.flag_conflict, conflict)
+                source.left_out = source.left_out or self._reject(source.record, refused)
+                continue
+            row.item = number
+            pending.rows.append(row)
+            pending.owners.append(len(pending.sources) - 1)
+            pending.size += row.size
+            counts.update(row.rendered.counts)
+        counts.update(item.counts)
+
+    def _finish(self, pending: _Pending) -> Batch:
+        """Encode, mask, cut and filter the pending rows; count; build the Arrow batches."""
+        stats = pending.stats
+        started = perf_counter()
+        encoded = self._encode(pending.rows)
+        stats.fallback_rows += encoded.fallback_rows
+        encoded_at = perf_counter()
+        stats.seconds["encode"] += encoded_at - started
+        for row, why in encoded.failed.items():
+            self._leave_out(pending, row, RejectReason.alignment_failed, why)
+        pieces, chunked = self._pieces(pending, encoded)
+        encoded = encoded if _is_whole(encoded, pieces) else take_pieces(encoded, pieces)
+        mask = self._mask(pending, pieces, encoded)
+        pieces, encoded, mask = self._filter_rows(pending, pieces, encoded, mask)
+        samples = self._sample_batch(pending, pieces, encoded, mask, chunked)
+        stats.seconds["mask"] += perf_counter() - encoded_at
+        self._account(pending, pieces)
+        return Batch(samples, reject_batch(pending.left_out), stats)
+
+    def _encode(self, rows: list[Row]) -> Encoded:
+        if self.dataset.mode == "tokens":
+            encoded = encoded_tokens(rows)
+        else:
+            encoded = self.tokenizer.encode([row.rendered for row in rows])
+        for row, length in zip(rows, np.diff(encoded.row_splits).tolist(), strict=True):
+            row.length = length
+        return encoded
+
+    def _pieces(self, pending: _Pending, encoded: Encoded) -> tuple[list[Piece], bool]:
+        """Which tokens of which rows are written, by the truncation and chunking that the recipe asks for."""
+        size = self.recipe.documents.chunk_tokens if self.dataset.mode == "text" else None
+        overlap = self.recipe.documents.overlap_tokens
+        pieces = []
+        for row, length in enumerate(np.diff(encoded.row_splits).tolist()):
+            if row in encoded.failed:
+                continue
+            if size is not None:
+                pieces += [Piece(row, start, end) for start, end in chunks(length, size, overlap)]
+                continue
+            start, end = self._cut(encoded, row, length)
+            if end <= start < length:
+                self._leave_out_filtered(
+                    pending, row, FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}"
+                )
+                continue
+            pieces.append(Piece(row, start, end))
+        return pieces, size is not None
+
+    def _cut(self, encoded: Encoded, row: int, length: int) -> tuple[int, int]:
+        limit = self.recipe.max_length
+        if limit is None or length <= limit:
+            return 0, length
+        if self.recipe.truncation == "right":
+            return 0, limit
+        if self.recipe.truncation == "left":
+            return length - limit, length
+        if self.recipe.truncation == "message":
+            return 0, message_end(encoded, row, limit)
+        return 0, 0
+
+    def _mask(self, pending: _Pending, pieces: list[Piece], encoded: Encoded) -> npt.NDArray[np.bool_]:
+        rows = [pending.rows[piece.row] for piece in pieces]
+        mask = self.policy.apply(
+            encoded.seg_splits,
+            encoded.seg_start,
+            encoded.seg_end,
+            encoded.seg_kind,
+            encoded.seg_message,
+            flags=[row.rendered.flags for row in rows] if any(row.rendered.flags for row in rows) else None,
+            turns=np.array([row.rendered.turn for row in rows], np.int64),
+        )
+        for number, (row, piece) in enumerate(zip(rows, pieces, strict=True)):
+            if row.mask is not None:
+                part = slice(int(encoded.row_splits[number]), int(encoded.row_splits[number + 1]))
+                mask[part] = row.mask[piece.start : piece.end]
+        return mask
+
+    def _filter_rows(
+        self, pending: _Pending, pieces: list[Piece], encoded: Encoded, mask: npt.NDArray[np.bool_]
+    ) -> tuple[list[Piece], Encoded, npt.NDArray[np.bool_]]:
+        """Leave out rows that the filters refuse, each counted with its reason."""
+        trained = np.zeros(len(mask) + 1, np.int64)
+        np.cumsum(mask, out=trained[1:])
+        loss = (trained[encoded.row_splits[1:]] - trained[encoded.row_splits[:-1]]).tolist()
+        stay = []
+        for number, piece in enumerate(pieces):
+            refused = self._refusal(pending.rows[piece.row], piece, loss[number], encoded, number)
+            if refused is None:
+                stay.append(number)
+            else:
+                self._leave_out_filtered(pending, piece.row, *refused)
+        if len(stay) == len(pieces):
+            return pieces, encoded, mask
+        chosen = [Piece(n, 0, int(encoded.row_splits[n + 1] - encoded.row_splits[n])) for n in stay]
+        parts = [mask[int(encoded.row_splits[n]) : int(encoded.row_splits[n + 1])] for n in stay]
+        kept_mask = np.concatenate(parts) if parts else np.zeros(0, np.bool_)
+        return [pieces[n] for n in stay], take_pieces(encoded, chosen), kept_mask
+
+    def _refusal(
+        self, row: Row, piece: Piece, loss: int, encoded: Encoded, number: int
+    ) -> tuple[FilterReason, str] | None:
+        rules = self.dataset.filters
+        length = piece.end - piece.start
+        whole = int(encoded.row_splits[number + 1] - encoded.row_splits[number]) == row.length
+        if rules.max_tokens is not None and length > rules.max_tokens:
+            return FilterReason.too_long, f"{length} tokens, limit {rules.max_tokens}"
+        if rules.min_tokens is not None and length < rules.min_tokens:
+            return FilterReason.too_short, f"{length} tokens, at least {rules.min_tokens}"
+        if not row.trains:
+            return None
+        if loss < rules.min_trained_tokens:
+            reason = FilterReason.no_trained_tokens if whole else FilterReason.no_trained_tokens_after_truncation
+            return reason, f"{loss} trained tokens of {length}, at least {rules.min_trained_tokens}"
+        share = loss / length if length else 0.0
+        low, high = rules.min_trained_share, rules.max_trained_share
+        if (low is not None and share < low) or (high is not None and share > high):
+            return FilterReason.trained_share, f"{share:.4f} of the tokens are trained"
+        return None
+
+    def _sample_batch(
+        self,
+        pending: _Pending,
+        pieces: list[Piece],
+        encoded: Encoded,
+        mask: npt.NDArray[np.bool_],
+        chunked: bool,
+    ) -> pa.RecordBatch:
+        stats = pending.stats
+        rows = [pending.rows[piece.row] for piece in pieces]
+        sources = [pending.sources[pending.owners[piece.row]] for piece in pieces]
+        truncated = [
+            not chunked and piece.end - piece.start < row.length for row, piece in zip(rows, pieces, strict=True)
+        ]
+        loss = stats.add_rows(
+            encoded.ids,
+            encoded.row_splits,
+            mask,
+            encoded.seg_kind,
+            encoded.seg_end - encoded.seg_start,
+            np.repeat(np.arange(len(rows)), np.diff(encoded.seg_splits)),
+            self.tokenizer.bos_id,
+        )
+        stats.truncated += sum(truncated)
+        stats.shared_tokens += int(encoded.shared.sum())
+        return sample_batch(
+            encoded,
+            mask,
+            loss,
+            sample_ids=self._sample_ids(rows, sources, pieces, chunked),
+            truncated=truncated,
+            files=[source.record.file for source in sources],
+            rows=[source.record.row for source in sources],
+            flags=[_flags_text(row.rendered.flags) for row in rows],
+            kept=[row.kept for row in rows],
+            keep=self._keep,
+        )
+
+    def _sample_ids(self, rows: list[Row], sources: list[_Source], pieces: list[Piece], chunked: bool) -> list[str]:
+        names = []
+        chunk = -1
+        for number, (row, source) in enumerate(zip(rows, sources, strict=True)):
+            same_row = number > 0 and pieces[number].row == pieces[number - 1].row
+            chunk = (chunk + 1 if same_row else 0) if chunked else -1
+            record = source.record
+            position = record.offset if record.offset >= 0 else record.row
+            names.append(sample_id(self.dataset.name, record.file, position, row.item, row.rendered.turn, chunk))
+        return names
+
+    def _account(self, pending: _Pending, pieces: list[Piece]) -> None:
+        """Decide each record's one fate: written, rejected or filtered."""
+        stats = pending.stats
+        for piece in pieces:
+            pending.sources[pending.owners[piece.row]].written += 1
+        for row in pending.rows:
+            text = row.rendered.text
+            stats.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        for source in pending.sources:
+            if source.written:
+                stats.records_out += 1
+            else:
+                assert source.left_out is not None, source.record
+                pending.left_out.append(source.left_out)
+        for item in pending.left_out:
+            counter = stats.rejected if isinstance(item, Reject) else stats.filtered
+            counter[str(item.reason)] += 1
+
+    def _reject(self, record: Record, problem: RecordRejected) -> Reject:
+        raw = record.raw if record.raw is not None else _raw_of(record.value)
+        return Reject(record.file, record.row, record.offset, problem.reason, problem.detail, raw)
+
+    def _leave_out(self, pending: _Pending, row: int, reason: RejectReason, detail: str) -> None:
+        source = pending.sources[pending.owners[row]]
+        source.left_out = source.left_out or self._reject(source.record, RecordRejected(reason, detail))
+
+    def _leave_out_filtered(self, pending: _Pending, row: int, reason: FilterReason, detail: str) -> None:
+        source = pending.sources[pending.owners[row]]
+        record = source.record
+        source.left_out = source.left_out or Filtered(record.file, record.row, record.offset, reason, detail)
+
+
+def _is_whole(encoded: Encoded, pieces: list[Piece]) -> bool:
+    """Whether the pieces are all rows, uncut, in order."""
+    if len(pieces) != len(encoded.row_splits) - 1:
+        return False
+    lengths = np.diff(encoded.row_splits).tolist()
+    return all(piece.row == row and piece.start == 0 and piece.end == lengths[row] for row, piece in enumerate(pieces))
+
+
+def _flags_text(flags: list[bool | None]) -> str | None:
+    return orjson.dumps(flags).decode() if any(flag is not None for flag in flags) else None
+
+
+def _raw_of(value: Any) -> bytes | None:
+    """The bytes of a record that came from a format without lines, as JSON."""
+    if value is None:
+        return None
+    try:
+        return orjson.dumps(value, default=str)
+    except TypeError:
+        return repr(value).encode("utf-8", "replace")

@@ -1,0 +1,88 @@
+"""Cutting rows of an encoded batch: truncation, chunking, leaving rows out.
+
+A cut is a list of pieces ``(row, start, end)`` in tokens; the surviving tokens
+keep their segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retok_dask.types import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+@dataclass(slots=True)
+class Piece:
+    """Tokens ``start`` to ``end`` of one row of a batch."""
+
+    row: int
+    start: int
+    end: int
+
+
+def take_pieces(encoded: Encoded, pieces: Sequence[Piece]) -> Encoded:
+    """A batch made of pieces of another one's rows, in the order given."""
+    ids, kinds, messages, starts, ends = [], [], [], [], []
+    lengths = np.zeros(len(pieces), np.int64)
+    seg_counts = np.zeros(len(pieces), np.int64)
+    for number, piece in enumerate(pieces):
+        base = int(encoded.row_splits[piece.row])
+        ids.append(encoded.ids[base + piece.start : base + piece.end])
+        part = slice(int(encoded.seg_splits[piece.row]), int(encoded.seg_splits[piece.row + 1]))
+        seg_start, seg_end = encoded.seg_start[part], encoded.seg_end[part]
+        inside = (seg_end > piece.start) & (seg_start < piece.end)
+        starts.append(np.maximum(seg_start[inside], piece.start) - piece.start)
+        ends.append(np.minimum(seg_end[inside], piece.end) - piece.start)
+        kinds.append(encoded.seg_kind[part][inside])
+        messages.append(encoded.seg_message[part][inside])
+        lengths[number] = piece.end - piece.start
+        seg_counts[number] = int(inside.sum())
+    return Encoded(
+        ids=_join(ids, np.int32),
+        row_splits=_splits(lengths),
+        seg_splits=_splits(seg_counts),
+        seg_start=_join(starts, np.int32),
+        seg_end=_join(ends, np.int32),
+        seg_kind=_join(kinds, np.int8),
+        seg_message=_join(messages, np.int32),
+        shared=encoded.shared[[piece.row for piece in pieces]],
+        fallback_rows=encoded.fallback_rows,
+    )
+
+
+def message_end(encoded: Encoded, row: int, limit: int) -> int:
+    """Largest cut of a row that is at most `limit` tokens and ends with a message; 0 for none."""
+    part = slice(int(encoded.seg_splits[row]), int(encoded.seg_splits[row + 1]))
+    message, end = encoded.seg_message[part], encoded.seg_end[part]
+    last_of_message = np.append(message[1:] != message[:-1], True)
+    good = end[last_of_message & (message >= 0) & (end <= limit)]
+    return int(good[-1]) if len(good) else 0
+
+
+def chunks(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
+    """Cut `length` tokens into runs of at most `size`, each beginning `overlap` before the last one's end.
+
+    >>> chunks(10, 4, 1)
+    [(0, 4), (3, 7), (6, 10)]
+    """
+    step = size - overlap
+    last = max(length - overlap, 1)
+    return [(start, min(start + size, length)) for start in range(0, last, step)]
+
+
+def _splits(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    splits = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=splits[1:])
+    return splits
+
+
+def _join(parts: list[npt.NDArray[np.integer]], dtype: type[np.integer]) -> npt.NDArray[np.integer]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
