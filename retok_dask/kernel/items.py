@@ -152,7 +152,8 @@ def encoded_tokens(rows: Sequence[Row]) -> Encoded:
     trained, ``other`` elsewhere, all in message 0; without a mask everything
     is content.
     """
-    ids, counts, segments = [], [], []
+    ids, counts = [], []
+    segments: list[tuple[int, int, str, int]] = []
     for row in rows:
         assert row.tokens is not None
         ids.append(np.asarray(row.tokens.input_ids, np.int32))

@@ -7,7 +7,7 @@ keep their segments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+
+_Int = TypeVar("_Int", np.int8, np.int32)
 
 
 @dataclass(slots=True)
@@ -84,5 +87,5 @@ def _splits(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return splits
 
 
-def _join(parts: list[npt.NDArray[np.integer]], dtype: type[np.integer]) -> npt.NDArray[np.integer]:
+def _join(parts: list[npt.NDArray[_Int]], dtype: type[_Int]) -> npt.NDArray[_Int]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

@@ -125,7 +125,9 @@ class UnitStats:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Back from :meth:`to_dict`; unknown names are ignored, so that old readers read new receipts."""
-        stats = cls(**{name: int(data.get(name, 0)) for name in _NUMBERS})
+        stats = cls()
+        for name in _NUMBERS:
+            setattr(stats, name, int(data.get(name, 0)))
         for item in fields(cls):
             if item.name in data and item.name not in _NUMBERS:
                 getattr(stats, item.name).update(data[item.name])

@@ -1,0 +1,54 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO_DATA ?= demo-data
+DEMO_OUT ?= demo-out
+
+.PHONY: help install demo test lint types bench bench-full clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# one stamp a set of extras, redone when pyproject.toml changes
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.dev  ## Make the environment with everything that development needs
+
+demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, write the report
+	$(BIN)/python -m retok_dask.demo $(DEMO_DATA) --output $(DEMO_OUT)
+	$(BIN)/retok run $(DEMO_DATA)/recipe.yaml
+	$(BIN)/retok validate $(DEMO_OUT)
+	$(BIN)/retok report $(DEMO_OUT)
+	@echo
+	@echo "Tokens:  $(DEMO_OUT)/data/*/*.parquet"
+	@echo "Report:  $(DEMO_OUT)/report/report.html"
+
+test: $(VENV)/.dev  ## Install what the tests need and run them
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev  ## Check types
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## Benchmarks in under ten minutes, side by side with public tools
+	$(BIN)/python -m benchmarks
+
+bench-full: $(VENV)/.dev  ## The 902,087-completion job in full
+	$(BIN)/python -m benchmarks full
+
+clean:  ## Remove the demo's files
+	rm -rf $(DEMO_DATA) $(DEMO_OUT)

@@ -1,0 +1,222 @@
+"""The `retok` command. Every subcommand has ``--json`` and exits non-zero on failure.
+
+Exit codes: 0 done, 1 the work was done and its verdict is bad (too many
+rejects, a failed check), 2 it could not be done (one sentence says why).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from retok_dask.errors import RetokError
+from retok_dask.recipe import Recipe
+
+app = typer.Typer(
+    name="retok",
+    help="Completions and corpora into training tokens with proved loss masks, on Dask.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+RecipePath = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
+Scheduler = Annotated[str | None, typer.Option(help="Address of a running Dask scheduler.")]
+TokenizerPath = Annotated[
+    str, typer.Option("--tokenizer", "-t", help="Hub id, folder, tokenizer.json, or a recipe that names one.")
+]
+TemplatePath = Annotated[str | None, typer.Option("--template", help="A file with the chat template.")]
+Output = Annotated[str, typer.Argument(help="A folder written by a run.", show_default=False)]
+
+
+def main() -> None:
+    """Run the command; turn our own errors into one sentence and exit code 2."""
+    try:
+        app()
+    except RetokError as error:
+        typer.echo(f"retok: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("retok: stopped; what is committed stays, and the same command goes on from there", err=True)
+        sys.exit(130)
+
+
+def emit(result: Any, *, as_json: bool) -> None:
+    """Print a result that has ``to_dict()`` and ``to_text()``."""
+    if as_json:
+        typer.echo(orjson.dumps(result.to_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
+    else:
+        typer.echo(result.to_text())
+
+
+@app.command()
+def plan(recipe: RecipePath, scheduler: Scheduler = None, json: Json = False) -> None:
+    """Read a sample and predict rows, tokens, time, memory and rejects, before the run."""
+    from retok_dask.cluster import plan as make_plan
+
+    emit(make_plan(Recipe.load(recipe), scheduler=scheduler), as_json=json)
+
+
+@app.command()
+def run(
+    recipe: RecipePath,
+    scheduler: Scheduler = None,
+    extend: Annotated[bool, typer.Option(help="Take input files that are new since the run began.")] = False,
+    restart: Annotated[bool, typer.Option(help="Delete what the output folder holds and start anew.")] = False,
+    progress: Annotated[str, typer.Option(help="auto, bar, lines or none.")] = "auto",
+    json: Json = False,
+) -> None:
+    """Run a recipe, or go on with it: committed units are not done again."""
+    from retok_dask.cluster import run as start
+
+    result = start(
+        Recipe.load(recipe),
+        scheduler=scheduler,
+        extend=extend,
+        restart=restart,
+        progress="none" if json else progress,
+    )
+    emit(result, as_json=json)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def status(
+    outputs: Annotated[list[str], typer.Argument(help="Folders written by runs.", show_default=False)],
+    watch: Annotated[bool, typer.Option(help="Show it again every few seconds.")] = False,
+    json: Json = False,
+) -> None:
+    """Every data set of one or more runs at a glance, also while another process runs them."""
+    from retok_dask.cluster import status as read_status
+    from retok_dask.cluster import watch_status
+
+    if watch:
+        watch_status(*outputs)
+        return
+    found = read_status(*outputs)
+    emit(found, as_json=json)
+
+
+@app.command()
+def validate(
+    output: Output,
+    full: Annotated[bool, typer.Option(help="Check every row, not a sample.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a written run against its contract."""
+    from retok_dask.checks import validate as check
+
+    report = check(output, full=full)
+    emit(report, as_json=json)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def report(
+    output: Output,
+    to: Annotated[str | None, typer.Option(help="Folder for the report; default OUT/report.")] = None,
+    json: Json = False,
+) -> None:
+    """Execute the report notebook by papermill; write .ipynb and one self-contained .html."""
+    from retok_dask.views import report as write_report
+
+    result = write_report(output, to=to)
+    emit(result, as_json=json)
+    raise typer.Exit(0 if result.passed else 1)
+
+
+@app.command()
+def show(
+    place: Annotated[str, typer.Argument(help="A folder written by a run, or an input file with --tokenizer.")],
+    row: Annotated[int, typer.Option(help="Which row, from 0.")] = 0,
+    sample: Annotated[str | None, typer.Option(help="Which sample, by id.")] = None,
+    tokenizer: Annotated[str | None, typer.Option("--tokenizer", "-t")] = None,
+    template: TemplatePath = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page instead of colouring the terminal.")] = None,
+    json: Json = False,
+) -> None:
+    """One conversation, its tokens coloured by kind and mask."""
+    from retok_dask.single import find_sample
+    from retok_dask.views import sample_page, show_text
+
+    found = find_sample(place, row=row, sample=sample, tokenizer=tokenizer, template=template)
+    if json:
+        typer.echo(orjson.dumps(found.sample, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode())
+    elif html is not None:
+        html.write_text(sample_page(found.sample, found.tokenizer), encoding="utf-8")
+        typer.echo(f"wrote {html}")
+    else:
+        typer.echo(show_text(found.sample, found.tokenizer))
+
+
+@app.command()
+def audit(
+    data: Annotated[str | None, typer.Argument(metavar="INPUT", help="Conversations to audit it on.")] = None,
+    tokenizer: TokenizerPath = "",
+    template: TemplatePath = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
+    json: Json = False,
+) -> None:
+    """What the chat template does to the data: drops, date, header, stop, roles."""
+    from retok_dask.single import audit_input
+    from retok_dask.views import audit_page
+
+    found = audit_input(data, tokenizer=tokenizer, template=template)
+    if html is not None:
+        html.write_text(audit_page(found.to_dict()), encoding="utf-8")
+        typer.echo(f"wrote {html}")
+    else:
+        emit(found, as_json=json)
+
+
+@app.command()
+def encode(
+    tokenizer: TokenizerPath = "",
+    template: TemplatePath = None,
+    mask: Annotated[str, typer.Option(help="Mask policy.")] = "assistant",
+    mode: Annotated[str, typer.Option(help="chat, text, tokens or prompts.")] = "chat",
+    json: Json = False,  # noqa: ARG001  the output is JSON lines either way
+) -> None:
+    """JSONL on standard input to JSONL with ids, mask and segments on standard output; no cluster."""
+    from retok_dask.single import encode_stream
+
+    rejected = encode_stream(
+        sys.stdin.buffer, sys.stdout.buffer, tokenizer=tokenizer, template=template, mask=mask, mode=mode
+    )
+    raise typer.Exit(1 if rejected else 0)
+
+
+@app.command()
+def remask(
+    output: Output,
+    policy: Annotated[str, typer.Option(help="A preset, or kinds separated by commas.")],
+    to: Annotated[str | None, typer.Option(help="A new folder; default is in place.")] = None,
+    json: Json = False,
+) -> None:
+    """Write another mask from the segments, without encoding."""
+    from retok_dask.datasets import remask as write_masks
+
+    emit(write_masks(output, policy.split(",") if "," in policy else policy, output=to), as_json=json)
+
+
+@app.command()
+def doctor(
+    scheduler: Scheduler = None,
+    recipe: Annotated[Path | None, typer.Option(help="Check this recipe's tokenizer and storage too.")] = None,
+    json: Json = False,
+) -> None:
+    """Check versions, tokenizer, storage, the dashboard and its websocket, and worker memory."""
+    from retok_dask.cluster import doctor as examine
+
+    found = examine(Recipe.load(recipe) if recipe else None, scheduler=scheduler)
+    emit(found, as_json=json)
+    raise typer.Exit(0 if found.passed else 1)
+
+
+if __name__ == "__main__":
+    main()
