@@ -1,0 +1,7 @@
+"""Text to ids: loading tokenizers, exact and fast encoding, alignment with spans."""
+
+from __future__ import annotations
+
+from retok_dask.tokenizers.tokenizer import Tokenizer
+
+__all__ = ["Tokenizer"]

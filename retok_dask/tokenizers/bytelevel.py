@@ -1,0 +1,105 @@
+"""Byte-level tokenizers: which bytes each id stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+
+def _byte_alphabet() -> list[str]:
+    """GPT-2's alphabet: printable bytes are themselves, the others move to U+0100 and up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    chars = [""] * 256
+    for byte in printable:
+        chars[byte] = chr(byte)
+    others = [byte for byte in range(256) if not chars[byte]]
+    for place, byte in enumerate(others):
+        chars[byte] = chr(0x100 + place)
+    return chars
+
+
+BYTE_TO_CHAR: list[str] = _byte_alphabet()
+CHAR_TO_BYTE: dict[str, int] = {char: byte for byte, char in enumerate(BYTE_TO_CHAR)}
+
+
+def is_byte_level(definition: Mapping[str, Any]) -> bool:
+    """Whether ids are cut from the text's own UTF-8 bytes, none added, none lost.
+
+    True for byte-level BPE whose normalizer is nothing or NFC, without a
+    prefix space, and whose added tokens take no blanks with them.
+    """
+    return (
+        definition["model"].get("type") == "BPE"
+        and _parts(definition.get("normalizer"), "normalizers") <= {"NFC"}
+        and _byte_level_split(definition.get("pre_tokenizer"))
+        and not definition["model"].get("continuing_subword_prefix")
+        and not definition["model"].get("end_of_word_suffix")
+        and not definition["model"].get("byte_fallback")
+        and not any(token["lstrip"] or token["rstrip"] for token in definition.get("added_tokens", ()))
+        and all(char in definition["model"]["vocab"] for char in BYTE_TO_CHAR)
+    )
+
+
+def uses_nfc(definition: Mapping[str, Any]) -> bool:
+    """Whether the text is brought into Unicode form NFC first."""
+    return "NFC" in _parts(definition.get("normalizer"), "normalizers")
+
+
+def _parts(step: Mapping[str, Any] | None, key: str) -> set[str]:
+    if step is None:
+        return set()
+    if step["type"] == "Sequence":
+        return {name for part in step[key] for name in _parts(part, key)}
+    return {str(step["type"])}
+
+
+def _byte_level_split(step: Mapping[str, Any] | None) -> bool:
+    if step is None:
+        return False
+    steps = step["pretokenizers"] if step["type"] == "Sequence" else [step]
+    kinds = [part["type"] for part in steps]
+    return (
+        kinds.count("ByteLevel") == 1
+        and set(kinds) <= {"Split", "ByteLevel", "Digits", "Punctuation"}
+        and not any(part.get("add_prefix_space") for part in steps)
+        and all(part.get("behavior", "Isolated") == "Isolated" for part in steps if part["type"] == "Split")
+    )
+
+
+class ByteTable:
+    """The bytes of every id.
+
+    Attributes:
+        lengths: int32, one an id; 0 where no token has this id.
+    """
+
+    def __init__(self, tokens: Mapping[int, bytes]) -> None:
+        size = max(tokens, default=-1) + 1
+        self.lengths: npt.NDArray[np.int32] = np.zeros(size, np.int32)
+        for index, data in tokens.items():
+            self.lengths[index] = len(data)
+        self._tokens = [tokens.get(index, b"") for index in range(size)]
+
+    @classmethod
+    def of(cls, definition: Mapping[str, Any]) -> ByteTable:
+        """The table of a byte-level definition; added tokens stand for their own text."""
+        tokens = {index: _token_bytes(text) for text, index in definition["model"]["vocab"].items()}
+        tokens.update({token["id"]: token["content"].encode() for token in definition.get("added_tokens", ())})
+        return cls(tokens)
+
+    def decode(self, ids: npt.ArrayLike) -> bytes:
+        """The bytes that ids stand for, exactly."""
+        return b"".join(map(self._tokens.__getitem__, np.asarray(ids).tolist()))
+
+
+def _token_bytes(text: str) -> bytes:
+    try:
+        return bytes(map(CHAR_TO_BYTE.__getitem__, text))
+    except KeyError:  # a vocabulary entry outside the alphabet, reached only as an added token
+        return text.encode()

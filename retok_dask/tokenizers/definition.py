@@ -1,0 +1,60 @@
+"""What a tokenizer is, as plain data: enough to make it again in another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import orjson
+import zstandard
+
+from retok_dask.errors import TokenizerError
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A tokenizer's files, read and brought into one form.
+
+    Attributes:
+        json: the ``tokenizer.json`` that `tokenizers` loads.
+        digest: sha256 over the files (and settings) that it was read from.
+        source: the path or hub id it was asked by.
+        files: name to sha256 of each of these files.
+        special_tokens_map: as transformers passes it to a chat template.
+        chat_templates: the tokenizer's own template, or its named ones, or None.
+        adds_bos: the tokenizer puts its BOS in front of plain text by itself.
+        notes: what a user should know about how it was loaded.
+    """
+
+    json: str
+    digest: str
+    source: str
+    files: dict[str, str]
+    special_tokens_map: dict[str, Any] = field(default_factory=dict)
+    chat_templates: str | dict[str, str] | None = None
+    adds_bos: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def json_digest(self) -> str:
+        """sha256 of `json`: what decides the ids."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """Compressed JSON, to be sent to workers."""
+        return zstandard.compress(orjson.dumps(dataclasses.asdict(self)), level=3)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Undo :meth:`to_bytes`.
+
+        Raises:
+            TokenizerError: the bytes are damaged or from another version.
+        """
+        try:
+            return cls(**orjson.loads(zstandard.decompress(data)))
+        except (zstandard.ZstdError, orjson.JSONDecodeError, TypeError) as error:
+            msg = f"these bytes hold no tokenizer ({error}); send what Tokenizer.payload() gave, by the same version"
+            raise TokenizerError(msg) from error

@@ -1,0 +1,94 @@
+"""Encoders behind one small protocol: the reference and the fast one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Flat = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
+
+
+def limit_native_threads() -> None:
+    """Let the native libraries use one thread in this process, unless the user said otherwise.
+
+    A run's parallelism is its worker processes; a pool of threads in each of
+    them only fights for the same cores.
+    """
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class Engine(Protocol):
+    """Encodes texts to ids; added tokens in the text become their ids, nothing is added."""
+
+    name: str
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        """Ids of all texts one after the other (int32), and texts + 1 offsets (int64)."""
+
+
+class ReferenceEngine:
+    """The `tokenizers` library: the reference for ids, and the only one with offsets."""
+
+    name = "tokenizers"
+
+    def __init__(self, definition_json: str) -> None:
+        from tokenizers import Tokenizer  # noqa: PLC0415  native library, loaded when a tokenizer is
+
+        limit_native_threads()
+        self.backend = Tokenizer.from_str(definition_json)
+        self.backend.post_processor = None  # it only adds special tokens and trims blanks off the offsets
+        self.backend.no_truncation()
+        self.backend.no_padding()
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return flatten([encoding.ids for encoding in encodings])
+
+    def encode_offsets(self, text: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Ids of one text and the (start, end) characters of each, shape (tokens, 2)."""
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Ids of one text in which no added token is looked for, as transformers does it."""
+        backend = self.backend
+        if backend.normalizer is not None:
+            text = backend.normalizer.normalize_str(text)
+        pieces = (
+            [text] if backend.pre_tokenizer is None else [p for p, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+        )
+        return [token.id for piece in pieces for token in backend.model.tokenize(piece)]
+
+
+class FastEngine:
+    """`fastokens`: the same ids at many times the speed, where a certificate says so."""
+
+    name = "fastokens"
+
+    def __init__(self, definition_json: str) -> None:
+        from fastokens import Tokenizer  # noqa: PLC0415  optional native library
+
+        limit_native_threads()
+        self._backend = Tokenizer.from_json_str(definition_json)
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        ids, offsets = self._backend.encode_batch_flat(list(texts))
+        return np.frombuffer(ids, np.int32), np.frombuffer(offsets, np.int64)
+
+
+def flatten(rows: Sequence[Sequence[int]]) -> Flat:
+    """Lists of ids as one array with offsets."""
+    splits = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=splits[1:])
+    ids = np.empty(int(splits[-1]), np.int32)
+    for row, start, end in zip(rows, splits[:-1].tolist(), splits[1:].tolist(), strict=True):
+        ids[start:end] = row
+    return ids, splits
