@@ -1,0 +1,90 @@
+"""Digest of the content of samples, whatever their order and however files are cut."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from retok_dask.types import KIND_NAMES
+
+_MODULUS = 1 << 256
+_KIND_INDEX = {name: index for index, name in enumerate(KIND_NAMES)}
+
+
+class ContentDigest:
+    """Sum modulo 2^256 of the sha256 of each sample.
+
+    A sum and not an exclusive or: a row that is there twice shows. What is
+    hashed of a sample: its id, ids, loss mask, segments, per-message flags and
+    whether it was truncated. Kept columns and places in files are not in it.
+    """
+
+    def __init__(self, value: int = 0, rows: int = 0) -> None:
+        self.value = value
+        self.rows = rows
+
+    @property
+    def hex(self) -> str:
+        return f"{self.value:064x}"
+
+    def update(self, samples: pa.RecordBatch) -> None:
+        """Add the rows of a batch of :func:`retok_dask.schema.sample_schema`."""
+        for digest in row_digests(samples):
+            self.value = (self.value + int.from_bytes(digest, "big")) % _MODULUS
+        self.rows += samples.num_rows
+
+    def add_hex(self, value: str, rows: int = 0) -> None:
+        """Add the digest of another set of rows."""
+        self.value = (self.value + int(value, 16)) % _MODULUS
+        self.rows += rows
+
+
+def row_digests(samples: pa.RecordBatch) -> list[bytes]:
+    """sha256 of each row's content, 32 bytes each."""
+    ids, id_splits = list_values(samples.column("input_ids"))
+    mask, mask_splits = list_values(samples.column("loss_mask"))
+    segments, seg_splits = segment_matrix(samples.column("segments"))
+    names = samples.column("sample_id").to_pylist()
+    flags = samples.column("message_flags").to_pylist()
+    truncated = samples.column("truncated").to_pylist()
+    id_bytes, mask_bytes = memoryview(ids.tobytes()), memoryview(mask.tobytes())
+    out = []
+    for row in range(samples.num_rows):
+        first, last = id_splits[row], id_splits[row + 1]
+        head = f"{names[row]}\0{flags[row] or ''}\0{truncated[row]:d}\0{last - first}\0"
+        hasher = hashlib.sha256(head.encode())
+        hasher.update(id_bytes[4 * first : 4 * last])
+        hasher.update(mask_bytes[mask_splits[row] : mask_splits[row + 1]])
+        hasher.update(segments[seg_splits[row] : seg_splits[row + 1]].tobytes())
+        out.append(hasher.digest())
+    return out
+
+
+def list_values(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """Flat values of a list column and its rows + 1 splits, counted from 0."""
+    offsets = column.offsets.to_numpy()
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0]) if len(offsets) else column.values
+    flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False))
+    splits = (offsets - offsets[0]).tolist() if len(offsets) else [0]
+    return flat, splits
+
+
+def segment_matrix(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """Segments as an int32 matrix (segments x [start, end, kind, message]) and the rows + 1 splits."""
+    offsets = column.offsets.to_numpy()
+    struct = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    kind = struct.field("kind")
+    if isinstance(kind, pa.DictionaryArray):
+        table = np.array([_KIND_INDEX.get(name, -1) for name in kind.dictionary.to_pylist()] or [0], np.int32)
+        kinds = table[kind.indices.to_numpy(zero_copy_only=False)]
+    else:
+        kinds = np.array([_KIND_INDEX.get(name, -1) for name in kind.to_pylist()], np.int32)
+    matrix = np.empty((len(struct), 4), np.int32)
+    matrix[:, 0] = struct.field("start").to_numpy()
+    matrix[:, 1] = struct.field("end").to_numpy()
+    matrix[:, 2] = kinds
+    matrix[:, 3] = struct.field("message").to_numpy()
+    return matrix, (offsets - offsets[0]).tolist()

@@ -1,0 +1,308 @@
+"""What a run's tokens depend on, and the refusal to mix two runs in one folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+import unicodedata
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retok_dask.datasets.folder import INPUTS, RECIPE, RUN, OutputFolder
+from retok_dask.errors import FingerprintMismatch, OutputError
+from retok_dask.recipe import Recipe, digest
+from retok_dask.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BINDING = ("retok-dask", "transformers", "tokenizers", "jinja2")
+"""Packages whose version can change a token: another one refuses to go on."""
+
+RECORDED = (
+    "fastokens",
+    "minijinja",
+    "tiktoken",
+    "pyarrow",
+    "numpy",
+    "orjson",
+    "pydantic",
+    "dask",
+    "distributed",
+    "fsspec",
+    "s3fs",
+)
+"""Packages that must not change a token: engines are certified against the reference."""
+
+SHOWN = 5
+"""Differences of one kind that an error message names one by one."""
+
+
+class HasDigest(Protocol):
+    """A tokenizer or template as far as the fingerprint needs it."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+class InputFile(Protocol):
+    """A listed input file; :class:`retok_dask.completions.FileEntry`."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def dataset(self) -> str: ...
+
+
+class Inputs(Protocol):
+    """A listing; :class:`retok_dask.completions.Listing`."""
+
+    @property
+    def files(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """All that changes the output of a run.
+
+    Attributes:
+        recipe: :meth:`Recipe.content_key` with the date as frozen.
+        inputs: one entry a file: ``dataset``, ``url``, ``size`` and ``version``
+            (its etag, else its time of change).
+        tokenizer: digest of the tokenizer's files.
+        template: digest of the template's text; None where no data set needs one.
+        versions: of the packages in :data:`BINDING`.
+        schema_version: of the sample schema.
+    """
+
+    recipe: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    tokenizer: str
+    template: str | None
+    versions: dict[str, str]
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        listing: Inputs,
+        tokenizer: HasDigest,
+        template: HasDigest | None,
+        *,
+        date: dt.date | None = None,
+    ) -> Fingerprint:
+        """The fingerprint of a run that is about to start.
+
+        Args:
+            recipe: as resolved.
+            listing: the input files.
+            tokenizer: its ``digest`` covers every file that it reads.
+            template: its ``digest`` covers its text and arguments.
+            date: the day that templates see, where the recipe leaves it open.
+        """
+        key = recipe.content_key()
+        if key.get("date") is None and date is not None:
+            key["date"] = date.isoformat()
+        for spec in key["datasets"]:
+            # the files that a pattern found are compared, not how it is spelt
+            spec.pop("input")
+        return cls(
+            recipe=key,
+            inputs=sorted(
+                (_input_entry(file) for file in listing.files), key=lambda entry: (entry["dataset"], entry["url"])
+            ),
+            tokenizer=tokenizer.digest,
+            template=template.digest if template is not None else None,
+            versions={name: _version(name) for name in BINDING},
+        )
+
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of everything but the input files, which may be added to (``extend``)."""
+        data = asdict(self)
+        data.pop("inputs")
+        return digest(data)
+
+    @property
+    def inputs_digest(self) -> str:
+        """Hex sha256 of the input list."""
+        return digest(self.inputs)
+
+    @property
+    def date(self) -> dt.date | None:
+        """The frozen day, if there is one."""
+        value = self.recipe.get("date")
+        return dt.date.fromisoformat(value) if value else None
+
+    def differences(self, old: Fingerprint) -> list[str]:
+        """What differs from an older run, one sentence each; new input files come as ``new input``."""
+        found = _settings(old.recipe, self.recipe, "recipe")
+        for name in ("tokenizer", "template", "schema_version"):
+            before, now = getattr(old, name), getattr(self, name)
+            if before != now:
+                found.append(f"{name}: was {_short(before)}, is {_short(now)}")
+        for name in sorted({*old.versions, *self.versions}):
+            before, now = old.versions.get(name, "none"), self.versions.get(name, "none")
+            if before != now:
+                found.append(f"version of {name}: was {before}, is {now}")
+        return found + _input_differences(old.inputs, self.inputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe) -> None:
+    """Write recipe, inputs and ``run.json`` of a run; ``run.json`` comes last and makes the folder a run's."""
+    previous = folder.read_json(RUN) or {}
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    folder.write_bytes(RECIPE, recipe.to_yaml().encode())
+    folder.write_json(INPUTS, fingerprint.inputs)
+    data = fingerprint.to_dict()
+    data.pop("inputs")
+    run = {
+        "fingerprint": fingerprint.digest,
+        "content": data,
+        "inputs": {
+            "digest": fingerprint.inputs_digest,
+            "files": len(fingerprint.inputs),
+            "bytes": sum(entry["size"] for entry in fingerprint.inputs),
+        },
+        "date": fingerprint.recipe.get("date"),
+        "started": previous.get("started", now),
+        "written": now,
+        "versions": library_versions(),
+    }
+    folder.write_json(RUN, run, indent=True)
+
+
+def read_run(folder: OutputFolder) -> dict[str, Any] | None:
+    """``run.json``; None if the folder holds no run.
+
+    Raises:
+        OutputError: it is there, but no ``run.json`` of this project.
+    """
+    run = folder.read_json(RUN)
+    if run is None:
+        return None
+    if not isinstance(run, dict) or not {"fingerprint", "content"} <= run.keys():
+        msg = f"{folder.url_of(RUN)} is no run.json of retok; choose another output folder"
+        raise OutputError(msg)
+    return run
+
+
+def read_fingerprint(folder: OutputFolder) -> Fingerprint | None:
+    """The fingerprint of the run in a folder; None if it holds none."""
+    run = read_run(folder)
+    if run is None:
+        return None
+    try:
+        return Fingerprint(inputs=folder.read_json(INPUTS) or [], **run["content"])
+    except TypeError as error:
+        msg = f"{folder.url_of(RUN)} was written by another version of retok ({error}); read it with that version"
+        raise OutputError(msg) from error
+
+
+def check_fingerprint(folder: OutputFolder, fingerprint: Fingerprint, *, extend: bool = False) -> bool:
+    """Refuse to go on in a folder that another recipe, input, tokenizer or template filled.
+
+    Args:
+        folder: the output folder.
+        fingerprint: of the run that wants to start.
+        extend: accept input files that are new, if nothing else differs.
+
+    Returns:
+        Whether there is a run to resume.
+
+    Raises:
+        FingerprintMismatch: naming each difference, and the switch.
+        OutputError: the folder holds other files and no run.
+    """
+    old = read_fingerprint(folder)
+    if old is None:
+        return _check_empty(folder)
+    found = fingerprint.differences(old)
+    added = [item for item in found if item.startswith(NEW_INPUT)]
+    if not found or (extend and len(added) == len(found)):
+        return True
+    way_out = "choose another output, or start anew in this one with --restart"
+    if added and len(added) == len(found):
+        way_out = f"add the new files to it with --extend, or {way_out}"
+    msg = f"{folder.url} was written by another run: {'; '.join(found)}. To go on, {way_out}."
+    raise FingerprintMismatch(msg)
+
+
+NEW_INPUT = "new input"
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of everything that could matter, by name."""
+    found = {name: _version(name) for name in (*BINDING, *RECORDED)}
+    return found | {
+        "python": platform.python_version(),
+        "unicode": unicodedata.unidata_version,
+        "platform": platform.platform(),
+    }
+
+
+def _check_empty(folder: OutputFolder) -> bool:
+    foreign = sorted(folder.sizes("data"))
+    if foreign:
+        msg = (
+            f"{folder.url} holds {foreign[0]!r} but no run.json: it was not written by a run; "
+            "choose an empty folder, or delete its files with --restart"
+        )
+        raise OutputError(msg)
+    return False
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _input_entry(file: Any) -> dict[str, Any]:
+    etag = getattr(file, "etag", None)
+    changed = etag or getattr(file, "mtime", None)
+    return {
+        "dataset": file.dataset,
+        "url": file.url,
+        "size": file.size,
+        "version": None if changed is None else str(changed),
+    }
+
+
+def _input_differences(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[str]:
+    before = {(entry["dataset"], entry["url"]): entry for entry in old}
+    now = {(entry["dataset"], entry["url"]): entry for entry in new}
+    changed = [key for key in now if key in before and now[key] != before[key]]
+    gone = [key for key in before if key not in now]
+    added = [key for key in now if key not in before]
+    return [*_named("changed input", changed), *_named("missing input", gone), *_named(NEW_INPUT, added)]
+
+
+def _named(what: str, keys: list[tuple[str, str]]) -> list[str]:
+    shown = [f"{what} {url!r} of data set {dataset!r}" for dataset, url in keys[:SHOWN]]
+    rest = len(keys) - SHOWN
+    return [*shown, f"{what}: {rest} more"] if rest > 0 else shown
+
+
+def _settings(old: Any, new: Any, place: str) -> list[str]:
+    """Settings that differ, by their place in the recipe."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted({*old, *new})
+        return [line for name in names for line in _settings(old.get(name), new.get(name), f"{place}.{name}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for index, (a, b) in pairs for line in _settings(a, b, f"{place}.{index}")]
+    return [] if old == new else [f"{place}: was {_short(old)}, is {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,359 @@
+"""Where each thing of a run lies, and how a file appears there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import tempfile
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from retok_dask.completions.storage import open_fs, protocol_of, retrying
+from retok_dask.errors import OutputError
+from retok_dask.recipe import StorageSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
+
+READ_THREADS = 16
+"""Small files read at once; they wait for the network, not for the processor."""
+
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+"""Protocols on which an object appears only when its upload is complete."""
+
+RECEIPTS = "_retok/receipts"
+MANIFEST = "_retok/manifest.json"
+RUN = "_retok/run.json"
+RECIPE = "_retok/recipe.yaml"
+INPUTS = "_retok/inputs.json"
+LOCK = "_retok/lock.json"
+TEMPORARY = "_retok/tmp"
+VOCABULARY = "_retok/vocabulary"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file that was written whole: its path below the folder, bytes and sha256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class OutputFolder:
+    """The folder of one run, on any fsspec file system.
+
+    Holds no connection: each call asks for the file system anew, so that it
+    can be pickled into tasks and sees credentials that were renewed.
+
+    Args:
+        url: local path or fsspec URL.
+        storage: where S3 answers; credentials come from the environment.
+    """
+
+    def __init__(self, url: str, storage: StorageSpec | None = None) -> None:
+        self.url = url.rstrip("/") or "/"
+        self.storage = storage or StorageSpec()
+
+    def __repr__(self) -> str:
+        return f"OutputFolder({self.url!r})"
+
+    @property
+    def protocol(self) -> str:
+        """Scheme of the folder's URL; ``file`` for local paths."""
+        return protocol_of(self.url).replace("local", "file")
+
+    @property
+    def is_local(self) -> bool:
+        return self.protocol == "file"
+
+    # the paths of the contract, all relative to the folder
+
+    def data(self, dataset: str, unit: str) -> str:
+        return f"data/{dataset}/{file_name(unit)}.parquet"
+
+    def rejects(self, dataset: str, unit: str) -> str:
+        return f"rejects/{dataset}/{file_name(unit)}.parquet"
+
+    def vocabulary(self, dataset: str, unit: str) -> str:
+        return f"{VOCABULARY}/{dataset}/{file_name(unit)}.parquet"
+
+    def receipt(self, unit: str) -> str:
+        return f"{RECEIPTS}/{file_name(unit)}.json"
+
+    def path(self, relative: str) -> str:
+        """Absolute path on the file system of a path of the contract."""
+        return self._resolve(relative)[1]
+
+    def url_of(self, relative: str) -> str:
+        """URL of a path of the contract."""
+        return f"{self.url}/{relative}"
+
+    # reading
+
+    def exists(self, relative: str) -> bool:
+        return self._call(lambda fs, path: bool(fs.exists(path)), relative)
+
+    def read_bytes(self, relative: str) -> bytes:
+        """The whole of a small file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            StorageError: the storage refused.
+        """
+
+        def read(fs: Any, path: str) -> bytes | None:
+            try:
+                return bytes(fs.cat_file(path))
+            except FileNotFoundError:
+                return None
+
+        data = self._call(read, relative)
+        if data is None:
+            raise FileNotFoundError(self.url_of(relative))
+        return data
+
+    def read_json(self, relative: str) -> Any:
+        """A JSON file; None if it is not there.
+
+        Raises:
+            OutputError: it is no JSON.
+        """
+        try:
+            data = self.read_bytes(relative)
+        except FileNotFoundError:
+            return None
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            msg = f"{self.url_of(relative)} is no JSON ({error}); it was not written by retok, or was changed since"
+            raise OutputError(msg) from error
+
+    def read_many(self, relatives: Sequence[str]) -> list[bytes | OSError]:
+        """Many small files at once; an error stands in the place of one that failed."""
+
+        def read(relative: str) -> bytes | OSError:
+            try:
+                return self.read_bytes(relative)
+            except OSError as error:
+                return error
+
+        return self.parallel(read, relatives)
+
+    def parallel(self, function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+        """Apply a function that waits for storage to many items, in order."""
+        if len(items) <= 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="retok-storage") as pool:
+            return list(pool.map(function, items))
+
+    def sizes(self, below: str) -> dict[str, int]:
+        """Bytes of every file below a folder, by path relative to the run's folder."""
+        cut = len(self.path("x")) - 1
+
+        def find(fs: Any, path: str) -> dict[str, int]:
+            fs.invalidate_cache()
+            try:
+                found = fs.find(path, detail=True)
+            except FileNotFoundError:
+                return {}
+            return {name[cut:]: int(info["size"]) for name, info in found.items() if info["type"] == "file"}
+
+        return self._call(find, below)
+
+    def open_input(self, relative: str) -> Any:
+        """A readable, seekable file object.
+
+        Raises:
+            InputError: it is not there.
+            StorageError: the storage refused.
+        """
+        return self._call(lambda fs, path: fs.open(path, "rb"), relative)
+
+    # writing
+
+    def write_bytes(self, relative: str, data: bytes) -> Published:
+        """Write a small file, whole or not at all."""
+
+        def write(fs: Any, path: str) -> None:
+            if self.is_local:
+                temporary = self.local_temporary("bytes")
+                temporary.write_bytes(data)
+                _rename(temporary, path)
+            elif self.protocol in OBJECT_STORES:
+                fs.pipe_file(path, data)
+            else:
+                self._put_and_move(fs, path, lambda temporary: fs.pipe_file(temporary, data))
+
+        self._call(write, relative, reading=False)
+        return Published(relative, len(data), hashlib.sha256(data).hexdigest())
+
+    def create_bytes(self, relative: str, data: bytes) -> None:
+        """Write a small file only if there is none of that name.
+
+        Exclusive on local folders and on object stores that honour
+        ``If-None-Match``; others overwrite.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        if self.is_local:
+            target = Path(self.path(relative))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                file.write(data)
+            return
+        fs, path = self._resolve(relative)
+        if fs.exists(path):
+            raise FileExistsError(self.url_of(relative))
+        if self.protocol in {"s3", "s3a"}:
+            fs.pipe_file(path, data, mode="create")
+        else:
+            self.write_bytes(relative, data)
+
+    def write_json(self, relative: str, value: Any, *, indent: bool = False) -> Published:
+        """Write a value as JSON, whole or not at all."""
+        options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | (orjson.OPT_INDENT_2 if indent else 0)
+        return self.write_bytes(relative, orjson.dumps(value, option=options) + b"\n")
+
+    def local_temporary(self, attempt: str) -> Path:
+        """A new local path to write to before :meth:`publish`.
+
+        In the run's folder if that is local, so that publishing is a rename;
+        in the machine's temporary folder otherwise.
+        """
+        if not self.is_local:
+            handle, name = tempfile.mkstemp(prefix=f"retok-{os.getpid()}-", suffix=".tmp")
+            os.close(handle)
+            return Path(name)
+        folder = Path(self.path(TEMPORARY))
+        folder.mkdir(parents=True, exist_ok=True)
+        unique = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        return folder / f"{file_name(attempt)}-{unique}.tmp"
+
+    def publish(self, local: Path, relative: str) -> Published:
+        """Give a closed local file its final name; until then nobody sees it.
+
+        A local file is renamed, after its bytes and before its folder are
+        synced. On an object store it is one upload, which is aborted if it
+        fails. Elsewhere it is uploaded under a temporary name and moved.
+
+        Raises:
+            StorageError: the storage refused, after retries.
+        """
+        size, sha256 = local.stat().st_size, sha256_of(local)
+
+        def put(fs: Any, path: str) -> None:
+            if self.is_local:
+                _rename(local, path)
+            elif self.protocol in OBJECT_STORES:
+                fs.put_file(str(local), path)
+            else:
+                self._put_and_move(fs, path, lambda temporary: fs.put_file(str(local), temporary))
+
+        self._call(put, relative, reading=False)
+        local.unlink(missing_ok=True)
+        return Published(relative, size, sha256)
+
+    def remove(self, relatives: Iterable[str]) -> None:
+        """Delete files that may or may not be there."""
+
+        def delete(fs: Any, path: str) -> None:
+            if fs.exists(path):
+                fs.rm_file(path)
+
+        for relative in relatives:
+            self._call(delete, relative, reading=False)
+
+    def clear(self) -> None:
+        """Delete what a run wrote here, its manifest first, and nothing else."""
+
+        def delete(fs: Any, path: str) -> None:
+            fs.invalidate_cache()
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
+        for relative in (MANIFEST, RECEIPTS, "data", "rejects", "_retok"):
+            self._call(delete, relative, reading=False)
+
+    def clean_temporary(self) -> int:
+        """Delete what killed attempts left behind; only for the one client that holds the lock.
+
+        Returns:
+            How many files and unfinished uploads were removed.
+        """
+        left = list(self.sizes(TEMPORARY))
+        self.remove(left)
+        if self.protocol not in {"s3", "s3a"}:
+            return len(left)
+        return len(left) + self._call(_abort_uploads, "", reading=False)
+
+    def _resolve(self, relative: str) -> tuple[Any, str]:
+        fs, root = open_fs(self.url, self.storage)
+        return fs, f"{root.rstrip('/')}/{relative}"
+
+    def _call(self, function: Callable[[Any, str], T], relative: str, *, reading: bool = True) -> T:
+        """One storage call with the retries that make sense, on a file system asked for anew."""
+        return retrying(
+            lambda: function(*self._resolve(relative)), self.url_of(relative), storage=self.storage, reading=reading
+        )
+
+    def _put_and_move(self, fs: Any, path: str, put: Callable[[str], None]) -> None:
+        temporary = self.path(f"{TEMPORARY}/{uuid.uuid4().hex}.tmp")
+        for name in (temporary, path):
+            fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+        put(temporary)
+        fs.mv(temporary, path)
+
+
+def file_name(unit: str) -> str:
+    """A unit's id as a file name: ids are plain already, anything else is refused.
+
+    Raises:
+        OutputError: the id would name another folder.
+    """
+    if not unit or "/" in unit or "\\" in unit or unit.startswith((".", "_")):
+        msg = f"{unit!r} cannot name a file; unit ids hold no slash and start with a letter or digit"
+        raise OutputError(msg)
+    return unit
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a local file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _rename(temporary: Path, target: str) -> None:
+    """Sync a file, rename it, and sync the folder that now names it."""
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    parent = Path(target).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary.replace(target)
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _abort_uploads(fs: Any, root: str) -> int:
+    """Abort unfinished multipart uploads below a folder; 0 where the store does not list them."""
+    bucket, _, prefix = root.partition("/")
+    try:
+        answer = fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+    except (OSError, NotImplementedError):
+        return 0
+    uploads = answer.get("Uploads") or []
+    for upload in uploads:
+        fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+    return len(uploads)
