@@ -1,0 +1,149 @@
+"""Reading a file as large blocks of bytes: fetched ahead where it is far away, decompressed if need be."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import zstandard
+
+from retok_dask.completions.storage import is_local, read_range
+from retok_dask.types import RecordRejected, RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retok_dask.completions.units import Part
+    from retok_dask.recipe import StorageSpec
+
+LOCAL_BLOCK = 1024 * 1024
+REMOTE_BLOCK = 8 * 1024 * 1024
+BLOCKS_AHEAD = 2
+OUTPUT_BLOCK = 1024 * 1024
+"""Most bytes that one step of a decompressor gives, so that a bomb cannot fill the memory."""
+
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
+
+
+def read_blocks(url: str, start: int, end: int, storage: StorageSpec | None) -> Iterator[bytes]:
+    """Bytes ``start`` to ``end`` of a file, in order, in blocks.
+
+    Blocks of a remote file are fetched ahead by a thread, so that download
+    and work overlap; each block is retried by itself.
+
+    Raises:
+        RecordRejected: ``cut_file`` if the file is shorter than ``end``.
+    """
+    step = LOCAL_BLOCK if is_local(url) else REMOTE_BLOCK
+    ranges = [(at, min(at + step, end)) for at in range(start, end, step)]
+    fetched = (read_range(url, a, b, storage) for a, b in ranges) if is_local(url) else _ahead(url, ranges, storage)
+    for (a, b), block in zip(ranges, fetched, strict=True):
+        if block:
+            yield block
+        if len(block) < b - a:
+            detail = f"the file ends at byte {a + len(block)}, but had at least {end} when it was listed"
+            raise RecordRejected(RejectReason.cut_file, detail)
+
+
+def _ahead(url: str, ranges: list[tuple[int, int]], storage: StorageSpec | None) -> Iterator[bytes]:
+    pool = ThreadPoolExecutor(BLOCKS_AHEAD, thread_name_prefix="retok-read")
+    try:
+        waiting: deque[Any] = deque()
+        for a, b in ranges:
+            waiting.append(pool.submit(read_range, url, a, b, storage))
+            if len(waiting) > BLOCKS_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Member(Protocol):
+    """One member or frame of a compressed file."""
+
+    eof: bool
+    unused_data: bytes
+
+
+def _zlib_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
+    out = member.decompress(data, OUTPUT_BLOCK)
+    return out, member.unconsumed_tail
+
+
+def _buffered_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
+    # bz2 and lzma keep what they have not used; an empty push gives the rest.
+    return member.decompress(data, OUTPUT_BLOCK), b""
+
+
+def _zstd_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
+    # zstandard's object has no output limit, but small pushes bound it in practice.
+    return member.decompress(data[:65536]), data[65536:]
+
+
+_MAKERS: dict[str, tuple[Any, Any]] = {
+    "gzip": (lambda: zlib.decompressobj(wbits=31), _zlib_step),
+    "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(), _zstd_step),
+    "bz2": (bz2.BZ2Decompressor, _buffered_step),
+    "xz": (lzma.LZMADecompressor, _buffered_step),
+}
+_BROKEN = (zlib.error, zstandard.ZstdError, OSError, lzma.LZMAError, EOFError, ValueError)
+
+
+def decompressed(blocks: Iterator[bytes], kind: str) -> Iterator[bytes]:
+    """The text of all members or frames of a compressed file, in blocks.
+
+    Raises:
+        RecordRejected: ``bad_file`` if the bytes are not of this kind,
+            ``cut_file`` if the file ends inside a member.
+    """
+    make, step = _MAKERS[kind]
+    member: _Member | None = None
+    held = b""
+    first = True
+    for block in blocks:
+        held += block
+        while held:
+            if member is None:
+                # Tools pad archives with NUL bytes; what else follows a member is another one.
+                held = held if first else held.lstrip(b"\0")
+                if len(held) < len(MAGIC[kind]):
+                    break
+                _check_magic(held, kind, first=first)
+                member, first = make(), False
+            yield from _member_blocks(member, step, held, kind)
+            held = member.unused_data if member.eof else b""
+            member = None if member.eof else member
+    if member is not None or held:
+        raise RecordRejected(RejectReason.cut_file, f"the {kind} data ends inside a member; the file is cut")
+
+
+def _check_magic(held: bytes, kind: str, *, first: bool) -> None:
+    if held.startswith(MAGIC[kind]) or (kind == "zstd" and held[1:4] == b"\x2a\x4d\x18"):
+        return
+    where = "the file is no" if first else "what follows a member is no"
+    raise RecordRejected(RejectReason.bad_file, f"{where} {kind} data, it starts with {held[:16]!r}")
+
+
+def _member_blocks(member: Any, step: Any, data: bytes, kind: str) -> Iterator[bytes]:
+    """What one push of data into a member gives."""
+    rest = data
+    while not member.eof:
+        try:
+            out, rest = step(member, rest)
+        except _BROKEN as error:
+            raise RecordRejected(RejectReason.bad_file, f"broken {kind} data: {error}") from None
+        if out:
+            yield out
+        if not rest and (not out or getattr(member, "needs_input", len(out) < OUTPUT_BLOCK)):
+            return
+
+
+def part_blocks(part: Part, storage: StorageSpec | None) -> Iterator[bytes]:
+    """All bytes of a whole-file part, decompressed."""
+    blocks = read_blocks(part.url, 0, part.size, storage)
+    return decompressed(blocks, part.compression) if part.compression else blocks

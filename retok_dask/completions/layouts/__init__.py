@@ -1,0 +1,7 @@
+"""Layouts: how a record of people's data becomes a conversation, a document, or a row of ids."""
+
+from __future__ import annotations
+
+from retok_dask.completions.layouts.table import Layout, LayoutEvidence, detect_layout, layout_for, layout_names
+
+__all__ = ["Layout", "LayoutEvidence", "detect_layout", "layout_for", "layout_names"]

@@ -1,0 +1,230 @@
+"""The table of layouts, and the choice among them, record by record."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.completions.layouts import chats
+from retok_dask.errors import RecipeError, did_you_mean
+from retok_dask.types import Conversation, Item, Record, RecordRejected, RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from retok_dask.recipe import DatasetSpec
+
+CHAT = frozenset({"chat", "prompts"})
+TEXT = frozenset({"text"})
+TOKENS = frozenset({"tokens"})
+PROMPTS = frozenset({"prompts"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One layout.
+
+    Attributes:
+        name: what a recipe calls it.
+        modes: modes of a data set that it can serve.
+        looks_like: what to look for in the data, for people.
+        fits: whether a record has this layout, told by its keys.
+        build: record and data set -> items; raises RecordRejected.
+    """
+
+    name: str
+    modes: frozenset[str]
+    looks_like: str
+    fits: Callable[[dict[str, Any]], bool]
+    build: Callable[[dict[str, Any], DatasetSpec], list[Item]]
+
+
+def _messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
+    name = chats.find_messages(record, "role") or next((n for n in chats.MESSAGE_LISTS if n in record), "messages")
+    return [chats.conversation(record.get(name), record, spec)]
+
+
+def _sharegpt(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
+    name = chats.find_messages(record, "from") or "conversations"
+    return [chats.conversation(record.get(name), record, spec)]
+
+
+def _fits_messages(record: dict[str, Any]) -> bool:
+    if chats.find_messages(record, "role"):
+        return True
+    return any(name in record and not record[name] for name in ("messages", "conversations"))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("messages", CHAT, "a list of objects with role and content", _fits_messages, _messages),
+    Rule(
+        "sharegpt",
+        CHAT,
+        "a list of objects with from and value",
+        lambda r: chats.find_messages(r, "from") is not None,
+        _sharegpt,
+    ),
+)
+"""All layouts, in the order in which they are tried."""
+
+
+def layout_names() -> list[str]:
+    """Names that a recipe's ``layout`` may have."""
+    return [rule.name for rule in RULES]
+
+
+class Layout:
+    """Turns records of one data set into items.
+
+    Args:
+        spec: the data set.
+
+    Raises:
+        RecipeError: no such layout, or one that does not serve the mode.
+    """
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.spec = spec
+        self._function = _user_function(spec.layout) if ":" in spec.layout else None
+        self._rules = () if self._function else _eligible(spec)
+
+    def __call__(self, record: Record) -> list[Item]:
+        """Items of a record, one or more.
+
+        Raises:
+            RecordRejected: with the reason why the record is none.
+        """
+        value = self._renamed(record.value or {})
+        items = self._function(value) if self._function else self.rule_for(value).build(value, self.spec)
+        for item in items:
+            self._finish(item, value)
+        return items
+
+    def rule_for(self, value: dict[str, Any]) -> Rule:
+        """The layout of one record."""
+        if self.spec.layout != "auto":
+            return self._rules[0]
+        for rule in self._rules:
+            if rule.fits(value):
+                return rule
+        keys = ", ".join(list(value)[:12]) or "none"
+        detail = f"no layout for mode {self.spec.mode} fits the keys: {keys}"
+        raise RecordRejected(RejectReason.unknown_layout, detail)
+
+    def _renamed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The record with the data's field names replaced by those that layouts use."""
+        names = self.spec.fields
+        if not names:
+            return value
+        renamed = dict(value)
+        for ours, theirs in names.items():
+            if theirs in value:
+                renamed[ours] = value[theirs]
+        return renamed
+
+    def _finish(self, item: Item, value: dict[str, Any]) -> None:
+        """Fill in the id and kept columns, and hold a conversation to its mode."""
+        if item.id is None:
+            found = next((value[n] for n in chats.ID_NAMES if isinstance(value.get(n), str | int)), None)
+            item.id = None if found is None else str(found)
+        for name in self.spec.keep:
+            if name in value:
+                item.kept[name] = value[name]
+        if isinstance(item, Conversation):
+            _check_conversation(item, self.spec)
+
+
+def _check_conversation(item: Conversation, spec: DatasetSpec) -> None:
+    roles = [message["role"] for message in item.messages]
+    if spec.mode == "prompts":
+        if "user" not in roles:
+            raise RecordRejected(RejectReason.no_prompt, f"no user message among {len(roles)}")
+        return
+    if "assistant" not in roles:
+        raise RecordRejected(RejectReason.no_assistant, f"no assistant message among {len(roles)}")
+    if roles[-1] in ("user", "tool"):
+        if spec.tail == "cut":
+            last = len(roles) - 1 - roles[::-1].index("assistant")
+            item.counts["tail_cut"] = len(roles) - 1 - last
+            del item.messages[last + 1 :]
+            del item.flags[last + 1 :]
+        else:
+            item.counts["tail_untrained"] = 1
+
+
+def _eligible(spec: DatasetSpec) -> tuple[Rule, ...]:
+    rules = tuple(rule for rule in RULES if spec.mode in rule.modes)
+    if spec.layout == "auto":
+        return rules
+    chosen = [rule for rule in RULES if rule.name == spec.layout]
+    if not chosen:
+        msg = f"data set {spec.name!r}: {spec.layout!r} is no layout.{did_you_mean(spec.layout, layout_names())}"
+        raise RecipeError(msg)
+    if chosen[0] not in rules:
+        legal = ", ".join(rule.name for rule in rules)
+        msg = f"data set {spec.name!r}: layout {spec.layout!r} does not serve mode {spec.mode!r}; these do: {legal}"
+        raise RecipeError(msg)
+    return (chosen[0],)
+
+
+def _user_function(name: str) -> Callable[[dict[str, Any]], list[Item]]:
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        msg = f"layout {name!r} cannot be imported: {error}; write module:function, importable on every worker"
+        raise RecipeError(msg) from error
+    if not callable(function):
+        msg = f"layout {name!r} is no function"
+        raise RecipeError(msg)
+    return function  # type: ignore[no-any-return]
+
+
+def layout_for(dataset_spec: DatasetSpec) -> Layout:
+    """The layout of a data set; see :class:`Layout` for the errors."""
+    return Layout(dataset_spec)
+
+
+@dataclass(slots=True)
+class LayoutEvidence:
+    """What a sample of records tells about a data set's layout.
+
+    Attributes:
+        records: how many were looked at.
+        layouts: records by the layout found.
+        keys: records by their keys, the most frequent first.
+        rejected: records by the reason why none fits or none can be built.
+        examples: one detail a reason.
+    """
+
+    records: int = 0
+    layouts: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+def detect_layout(records: Iterable[Record], dataset_spec: DatasetSpec) -> LayoutEvidence:
+    """Look at a sample of records and count what they are."""
+    layout = Layout(dataset_spec)
+    found: Counter[str] = Counter()
+    keys: Counter[str] = Counter()
+    evidence = LayoutEvidence()
+    rejected: Counter[str] = Counter()
+    for record in records:
+        evidence.records += 1
+        value = record.value or {}
+        keys[", ".join(value)] += 1
+        try:
+            name = dataset_spec.layout if ":" in dataset_spec.layout else layout.rule_for(layout._renamed(value)).name
+            found[name] += 1
+            layout(record)
+        except RecordRejected as problem:
+            rejected[problem.reason.value] += 1
+            evidence.examples.setdefault(problem.reason.value, problem.detail)
+    evidence.layouts = dict(found.most_common())
+    evidence.keys = dict(keys.most_common(5))
+    evidence.rejected = dict(rejected.most_common())
+    return evidence

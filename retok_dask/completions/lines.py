@@ -1,0 +1,158 @@
+"""JSON lines: byte ranges of a file, each line read once, whatever the split.
+
+A line ends at LF and nowhere else; a CR before it is dropped. U+2028, form
+feeds and their kin are text. A byte order mark at the start of the file is
+skipped. Empty lines are no records, but they count as lines.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from retok_dask.completions.blocks import part_blocks, read_blocks
+from retok_dask.completions.parsing import parse_object
+from retok_dask.completions.storage import read_range
+from retok_dask.types import Record, RecordRejected, Reject, RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from retok_dask.completions.units import Part
+    from retok_dask.recipe import StorageSpec
+
+BOM = b"\xef\xbb\xbf"
+HEAD_KEPT = 64 * 1024
+"""Bytes kept of a record that is too large."""
+
+_FIRST_STEP_PAST_END = 256 * 1024
+_LARGEST_STEP = 8 * 1024 * 1024
+
+
+def split_lines(blocks: Iterable[bytes], offset: int, end: int | None, limit: int) -> Iterator[tuple[int, bytes, int]]:
+    """Lines of consecutive blocks, ended by LF alone.
+
+    Args:
+        blocks: bytes from ``offset`` on; only so many are asked for as needed.
+        offset: where the first block, and a line, starts.
+        end: lines that start here or later are not read; None for no end.
+        limit: a line that is longer is not kept in memory.
+
+    Yields:
+        offset of the line, its bytes without LF, and its length in bytes; of a
+        line longer than ``limit`` the bytes may be the head only.
+    """
+    tail: list[bytes] = []
+    length = 0
+    for block in blocks:
+        lines = block.split(b"\n")
+        length += len(lines[0])
+        if length <= limit:
+            tail.append(lines[0])
+        else:
+            tail = [(b"".join(tail) or lines[0])[:HEAD_KEPT]]
+        if len(lines) == 1:
+            continue
+        yield offset, b"".join(tail), length
+        offset += length + 1
+        last = lines.pop()
+        for line in lines[1:]:
+            if end is not None and offset >= end:
+                return
+            yield offset, line, len(line)
+            offset += len(line) + 1
+        if end is not None and offset >= end:
+            return
+        tail, length = [last], len(last)
+    if length:
+        yield offset, b"".join(tail), length
+
+
+def read_lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[Record | Reject]:
+    """Records of a JSONL part.
+
+    Args:
+        part: a whole file, compressed or not, or a byte range.
+        limit: bytes of the largest record.
+        storage: the recipe's storage part.
+
+    Raises:
+        RecordRejected: the file itself is unusable from here on.
+    """
+    number = 0 if part.start == 0 else -1
+    for offset, line, length in _lines(part, limit, storage):
+        row = number
+        if number >= 0:
+            number += 1
+        raw = line[:-1] if line.endswith(b"\r") else line
+        if length > limit:
+            detail = f"{length} bytes, more than units.record_bytes = {limit}"
+            yield Reject(part.url, row, offset, RejectReason.too_large, detail, raw[:HEAD_KEPT])
+            continue
+        try:
+            yield Record(part.url, row, offset, raw, parse_object(raw))
+        except RecordRejected as rejected:
+            if raw and not raw.isspace():
+                yield Reject(part.url, row, offset, rejected.reason, rejected.detail, raw)
+
+
+def _lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:
+    if part.compression:
+        blocks, skipped = without_mark(part_blocks(part, storage))
+        return split_lines(blocks, skipped, None, limit)
+    if part.start == 0:
+        blocks, skipped = without_mark(read_blocks(part.url, 0, part.end, storage))
+        return split_lines(chain(blocks, _past_end(part, storage)), skipped, part.end, limit)
+    return _lines_from_middle(part, limit, storage)
+
+
+def _lines_from_middle(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:
+    """Lines that start in the part; the one that runs into it belongs to the part before."""
+    if _utf16(read_range(part.url, 0, 4, storage)):
+        return  # the part that starts the file rejects it
+    at = part.start - 1
+    blocks = read_blocks(part.url, at, part.end, storage)
+    for block in blocks:
+        cut = block.find(b"\n") + 1
+        if cut:
+            more = chain([block[cut:]], blocks, _past_end(part, storage))
+            if at + cut < part.end:
+                yield from split_lines(more, at + cut, part.end, limit)
+            return
+        at += len(block)
+
+
+def _past_end(part: Part, storage: StorageSpec | None) -> Iterator[bytes]:
+    """What follows the part, in growing blocks: the rest of its last line."""
+    at, step = part.end, _FIRST_STEP_PAST_END
+    while at < part.size:
+        upto = min(at + step, part.size)
+        yield from read_blocks(part.url, at, upto, storage)
+        at, step = upto, min(2 * step, _LARGEST_STEP)
+
+
+def without_mark(blocks: Iterator[bytes]) -> tuple[Iterator[bytes], int]:
+    """Blocks from the start of a file without a byte order mark, and the mark's length.
+
+    Raises:
+        RecordRejected: ``bad_file`` for text in UTF-16.
+    """
+    head = b""
+    for block in blocks:
+        head += block
+        if len(head) >= 4:
+            break
+    kind = _utf16(head)
+    if kind:
+        raise RecordRejected(RejectReason.bad_file, f"the file is {kind} text; convert it to UTF-8")
+    skipped = len(BOM) if head.startswith(BOM) else 0
+    return chain([head[skipped:]], blocks), skipped
+
+
+def _utf16(head: bytes) -> str:
+    """Which encoding other than UTF-8 the first four bytes tell of; empty for none."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "UTF-16"
+    if len(head) >= 4 and (head[1] == 0) != (head[0] == 0) and head[:2] != b"\0\0":
+        return "UTF-16 without a mark" if head[:4].count(0) >= 2 else ""
+    return ""
