@@ -112,7 +112,9 @@ def _write_dataset(
     return bad
 
 
-def write_demo(folder: str | Path, conversations: int = 3000, seed: int = 0) -> dict[str, Any]:
+def write_demo(
+    folder: str | Path, conversations: int = 3000, seed: int = 0, output: str | Path | None = None
+) -> dict[str, Any]:
     """Write demo completions as JSONL, and ``recipe.yaml`` for them.
 
     The same arguments write the same bytes, wherever and whenever.
@@ -122,6 +124,7 @@ def write_demo(folder: str | Path, conversations: int = 3000, seed: int = 0) -> 
         conversations: how many good ones, over all data sets; about four bad
             lines in a thousand come on top.
         seed: of every random choice.
+        output: the recipe's output folder; None is ``tokens`` below `folder`.
 
     Returns:
         What was written: ``folder``, ``recipe`` (its path), ``files``,
@@ -151,7 +154,7 @@ def write_demo(folder: str | Path, conversations: int = 3000, seed: int = 0) -> 
                 {"name": name, "input": str(folder / name / "*.jsonl"), "keep": ["language", "topic"]}
                 for name, *_ in _DATASETS
             ],
-            "output": str(folder / "tokens"),
+            "output": str(Path(output).resolve() if output else folder / "tokens"),
             "units": {"bytes": "512KiB"},
         }
     )

@@ -15,10 +15,11 @@ def main(
     folder: str,
     conversations: Annotated[int, typer.Option(help="How many good conversations.")] = 3000,
     seed: Annotated[int, typer.Option(help="The same seed writes the same bytes.")] = 0,
+    output: Annotated[str | None, typer.Option(help="The recipe's output folder; default FOLDER/tokens.")] = None,
 ) -> None:
     """Write demo completions, a chat template and a recipe into FOLDER."""
     try:
-        facts = write_demo(folder, conversations, seed)
+        facts = write_demo(folder, conversations, seed, output)
     except RetokError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

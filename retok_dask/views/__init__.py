@@ -1,0 +1,81 @@
+"""Everything that people look at: HTML, terminal, plots, notebooks and reports.
+
+Views take samples, conversations and the plain dicts that other objects give
+with ``to_dict()``; drawing computes nothing, reads nothing, and is bounded in
+size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.views.conversation import ConversationView, conversation_view
+from retok_dask.views.objects import (
+    audit_summary,
+    dataset_summary,
+    plan_summary,
+    recipe_summary,
+    run_summary,
+    status_summary,
+    validation_summary,
+)
+from retok_dask.views.summary import Summary
+from retok_dask.views.tokens import TokenView, token_view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retok_dask.recipe import Recipe
+    from retok_dask.views.tokens import Decoder
+
+__all__ = [
+    "ConversationView",
+    "Summary",
+    "TokenView",
+    "audit_page",
+    "audit_summary",
+    "conversation_view",
+    "dataset_summary",
+    "plan_summary",
+    "recipe_html",
+    "recipe_summary",
+    "run_summary",
+    "sample_page",
+    "show_text",
+    "status_summary",
+    "token_view",
+    "validation_summary",
+]
+
+
+def show_text(
+    sample: Mapping[str, Any], tokenizer: Decoder, *, colour: bool | None = None, width: int | None = None
+) -> str:
+    """The token view of a sample for a terminal.
+
+    Args:
+        sample: see :func:`token_view`.
+        tokenizer: the one that made its ids.
+        colour: ANSI colours or not; None follows standard output.
+        width: in columns; None is the terminal's.
+    """
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console()
+    coloured = console.is_terminal and not console.no_color if colour is None else colour
+    return token_view(sample, tokenizer).to_text(colour=coloured, width=width or console.width)
+
+
+def sample_page(sample: Mapping[str, Any], tokenizer: Decoder) -> str:
+    """The token view of a sample as one HTML file that needs nothing else."""
+    return token_view(sample, tokenizer).to_page()
+
+
+def recipe_html(recipe: Recipe) -> str:
+    """A recipe as HTML for a notebook cell."""
+    return recipe_summary(recipe)._repr_html_()
+
+
+def audit_page(data: dict[str, Any]) -> str:
+    """A template audit (``Audit.to_dict()``) as one HTML file that needs nothing else."""
+    return audit_summary(data).to_page()
