@@ -175,6 +175,9 @@ class DatasetSpec(Part):
     """For ``mode: tokens`` with ids of another tokenizer: that tokenizer."""
     token_map: dict[str, str] = Field(default_factory=dict)
     """Control tokens of the source tokenizer to those of this one, by text."""
+    mend: list[Literal["lone_surrogates", "control_characters", "duplicate_keys"]] = Field(default_factory=list)
+    """What is mended in a record's JSON, and counted, where it would be rejected: half surrogate
+    pairs become U+FFFD, raw control characters stay as text, of a key written twice the last counts."""
     tail: Literal["keep", "cut"] = "keep"
     """A conversation that ends in a user or tool message: keep the untrained tail, or cut it."""
 

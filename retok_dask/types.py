@@ -163,6 +163,8 @@ class Record:
         raw: its bytes as read, for rejects and for `retok show`; None where
             the format has no bytes of its own (Parquet, Arrow).
         value: the parsed record, None if parsing failed.
+        counts: what was mended while reading it, by name, or None; the
+            layout hands it on in the counts of the record's first item.
     """
 
     file: str
@@ -170,6 +172,7 @@ class Record:
     offset: int
     raw: bytes | None
     value: dict[str, Any] | None
+    counts: dict[str, int] | None = None
 
 
 @dataclass(slots=True)
