@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retok_dask.completions.filters import content_key, item_filter, record_filter
 from retok_dask.completions.layouts import Layout, LayoutEvidence, detect_layout, layout_for, layout_names
+from retok_dask.completions.lines import read_stream
 from retok_dask.completions.listing import compare_listings, list_inputs
 from retok_dask.completions.readers import read_records
 from retok_dask.completions.storage import open_fs
@@ -26,5 +27,6 @@ __all__ = [
     "list_inputs",
     "open_fs",
     "read_records",
+    "read_stream",
     "record_filter",
 ]

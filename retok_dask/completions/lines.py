@@ -17,6 +17,7 @@ from retok_dask.types import Record, RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from io import BufferedReader
 
     from retok_dask.completions.units import Part
     from retok_dask.recipe import StorageSpec
@@ -79,21 +80,48 @@ def read_lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[
     Raises:
         RecordRejected: the file itself is unusable from here on.
     """
-    number = 0 if part.start == 0 else -1
-    for offset, line, length in _lines(part, limit, storage):
+    first_row = 0 if part.start == 0 else -1
+    yield from records_of(_lines(part, limit, storage), part.url, first_row, limit)
+
+
+def read_stream(stream: BufferedReader, name: str, limit: int) -> Iterator[Record | Reject]:
+    """Records of JSON lines that come from a pipe.
+
+    Args:
+        stream: a binary stream, read until it ends.
+        name: what stands for the file in records.
+        limit: bytes of the largest record.
+    """
+    blocks, skipped = without_mark(iter(lambda: stream.read1(_LARGEST_STEP), b""))
+    yield from records_of(split_lines(blocks, skipped, None, limit), name, 0, limit)
+
+
+def records_of(
+    lines: Iterable[tuple[int, bytes, int]], file: str, first_row: int, limit: int
+) -> Iterator[Record | Reject]:
+    """Parse lines as :func:`split_lines` gives them; empty ones are no records.
+
+    Args:
+        lines: offset, bytes and length of each line.
+        file: the file that they come from.
+        first_row: number of the first line, -1 if nobody knows it.
+        limit: bytes of the largest record.
+    """
+    number = first_row
+    for offset, line, length in lines:
         row = number
         if number >= 0:
             number += 1
         raw = line[:-1] if line.endswith(b"\r") else line
         if length > limit:
             detail = f"{length} bytes, more than units.record_bytes = {limit}"
-            yield Reject(part.url, row, offset, RejectReason.too_large, detail, raw[:HEAD_KEPT])
+            yield Reject(file, row, offset, RejectReason.too_large, detail, raw[:HEAD_KEPT])
             continue
         try:
-            yield Record(part.url, row, offset, raw, parse_object(raw))
+            yield Record(file, row, offset, raw, parse_object(raw))
         except RecordRejected as rejected:
             if raw and not raw.isspace():
-                yield Reject(part.url, row, offset, rejected.reason, rejected.detail, raw)
+                yield Reject(file, row, offset, rejected.reason, rejected.detail, raw)
 
 
 def _lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:

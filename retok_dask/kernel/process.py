@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from retok_dask.completions import layout_for, record_filter
+from retok_dask.completions import item_filter, layout_for, record_filter
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encoded_tokens, row_maker
 from retok_dask.kernel.rows import Piece, chunks, message_end, take_pieces
@@ -93,6 +93,7 @@ class Kernel:
         self.policy = LossMaskPolicy(recipe.mask)
         self._layout = layout_for(dataset)
         self._check_record = record_filter(dataset)
+        self._check_item = item_filter(dataset)
         self._rows_of = row_maker(recipe, dataset, tokenizer, template)
         self._keep = kept_columns(recipe)
 
@@ -128,7 +129,7 @@ class Kernel:
         except RecordRejected as problem:
             source.left_out = self._reject(record, problem)
         except RecordFiltered as reason:
-            source.left_out = Filtered(record.file, record.row, record.offset, reason.reason, reason.detail)
+            source.left_out = _filtered(record, reason)
         parsed = perf_counter()
         pending.stats.seconds["parse"] += parsed - started
         pending.sources.append(source)
@@ -141,9 +142,13 @@ class Kernel:
     def _add_item(self, pending: _Pending, source: _Source, number: int, item: Item) -> None:
         counts = pending.stats.counts
         try:
+            self._check_item(item)
             rows = self._rows_of(item)
         except RecordRejected as problem:
             source.left_out = source.left_out or self._reject(source.record, problem)
+            return
+        except RecordFiltered as reason:
+            source.left_out = source.left_out or _filtered(source.record, reason)
             return
         for row in rows:
             conflict = self.policy.conflict(row.rendered.flags)
@@ -354,8 +359,11 @@ class Kernel:
 
     def _leave_out_filtered(self, pending: _Pending, row: int, reason: FilterReason, detail: str) -> None:
         source = pending.sources[pending.owners[row]]
-        record = source.record
-        source.left_out = source.left_out or Filtered(record.file, record.row, record.offset, reason, detail)
+        source.left_out = source.left_out or _filtered(source.record, RecordFiltered(reason, detail))
+
+
+def _filtered(record: Record, why: RecordFiltered) -> Filtered:
+    return Filtered(record.file, record.row, record.offset, why.reason, why.detail)
 
 
 def _is_whole(encoded: Encoded, pieces: list[Piece]) -> bool:
