@@ -12,11 +12,19 @@ import orjson
 from retok_dask.completions import item_filter, layout_for, record_filter
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encoded_tokens, row_maker
-from retok_dask.kernel.rows import Piece, chunks, message_end, take_pieces
+from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import kept_columns, sample_id
-from retok_dask.types import Filtered, FilterReason, RecordFiltered, RecordRejected, Reject, RejectReason
+from retok_dask.types import (
+    Filtered,
+    FilterReason,
+    Record,
+    RecordFiltered,
+    RecordRejected,
+    Reject,
+    RejectReason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +36,11 @@ if TYPE_CHECKING:
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
-    from retok_dask.types import Encoded, Item, Record
+    from retok_dask.types import Encoded, Item
+
+
+MEMORY = "memory"
+"""What stands for the file of items that come from none."""
 
 
 @dataclass(slots=True)
@@ -44,6 +56,13 @@ class Batch:
     samples: pa.RecordBatch
     rejects: pa.RecordBatch
     stats: UnitStats
+
+
+@dataclass(slots=True)
+class _InMemory(Record):
+    """Stands for a record where there is an item already."""
+
+    item: Item | None = None
 
 
 @dataclass(slots=True)
@@ -114,6 +133,10 @@ class Kernel:
         if pending.stats.records_in:
             yield self._finish(pending)
 
+    def process_items(self, items: Iterable[Item]) -> Iterator[Batch]:
+        """The same for conversations, documents or rows of ids that are no records of a file."""
+        return self.process(_InMemory(MEMORY, number, -1, None, None, item=item) for number, item in enumerate(items))
+
     def _add(self, pending: _Pending, record: Record | Reject) -> None:
         pending.stats.records_in += 1
         if isinstance(record, Reject):
@@ -121,11 +144,15 @@ class Kernel:
             pending.size += len(record.raw or b"")
             return
         started = perf_counter()
+        pending.stats.counts.update(record.counts or {})
         source = _Source(record)
         items: list[Item] = []
         try:
-            self._check_record(record)
-            items = self._layout(record)
+            if isinstance(record, _InMemory) and record.item is not None:
+                items = [record.item]
+            else:
+                self._check_record(record)
+                items = self._layout(record)
         except RecordRejected as problem:
             source.left_out = self._reject(record, problem)
         except RecordFiltered as reason:
@@ -174,7 +201,7 @@ class Kernel:
         for row, why in encoded.failed.items():
             self._leave_out(pending, row, RejectReason.alignment_failed, why)
         pieces, chunked = self._pieces(pending, encoded)
-        encoded = encoded if _is_whole(encoded, pieces) else take_pieces(encoded, pieces)
+        encoded = encoded if is_whole(encoded, pieces) else take_pieces(encoded, pieces)
         mask = self._mask(pending, pieces, encoded)
         pieces, encoded, mask = self._filter_rows(pending, pieces, encoded, mask)
         samples = self._sample_batch(pending, pieces, encoded, mask, chunked)
@@ -202,7 +229,7 @@ class Kernel:
             if size is not None:
                 pieces += [Piece(row, start, end) for start, end in chunks(length, size, overlap)]
                 continue
-            start, end = self._cut(encoded, row, length)
+            start, end = cut_of(encoded, row, length, self.recipe)
             if end <= start < length:
                 self._leave_out_filtered(
                     pending, row, FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}"
@@ -210,18 +237,6 @@ class Kernel:
                 continue
             pieces.append(Piece(row, start, end))
         return pieces, size is not None
-
-    def _cut(self, encoded: Encoded, row: int, length: int) -> tuple[int, int]:
-        limit = self.recipe.max_length
-        if limit is None or length <= limit:
-            return 0, length
-        if self.recipe.truncation == "right":
-            return 0, limit
-        if self.recipe.truncation == "left":
-            return length - limit, length
-        if self.recipe.truncation == "message":
-            return 0, message_end(encoded, row, limit)
-        return 0, 0
 
     def _mask(self, pending: _Pending, pieces: list[Piece], encoded: Encoded) -> npt.NDArray[np.bool_]:
         rows = [pending.rows[piece.row] for piece in pieces]
@@ -249,7 +264,9 @@ class Kernel:
         loss = (trained[encoded.row_splits[1:]] - trained[encoded.row_splits[:-1]]).tolist()
         stay = []
         for number, piece in enumerate(pieces):
-            refused = self._refusal(pending.rows[piece.row], piece, loss[number], encoded, number)
+            row = pending.rows[piece.row]
+            length = piece.end - piece.start
+            refused = refusal(self.dataset.filters, length, loss[number], trains=row.trains, cut=length < row.length)
             if refused is None:
                 stay.append(number)
             else:
@@ -260,27 +277,6 @@ class Kernel:
         parts = [mask[int(encoded.row_splits[n]) : int(encoded.row_splits[n + 1])] for n in stay]
         kept_mask = np.concatenate(parts) if parts else np.zeros(0, np.bool_)
         return [pieces[n] for n in stay], take_pieces(encoded, chosen), kept_mask
-
-    def _refusal(
-        self, row: Row, piece: Piece, loss: int, encoded: Encoded, number: int
-    ) -> tuple[FilterReason, str] | None:
-        rules = self.dataset.filters
-        length = piece.end - piece.start
-        whole = int(encoded.row_splits[number + 1] - encoded.row_splits[number]) == row.length
-        if rules.max_tokens is not None and length > rules.max_tokens:
-            return FilterReason.too_long, f"{length} tokens, limit {rules.max_tokens}"
-        if rules.min_tokens is not None and length < rules.min_tokens:
-            return FilterReason.too_short, f"{length} tokens, at least {rules.min_tokens}"
-        if not row.trains:
-            return None
-        if loss < rules.min_trained_tokens:
-            reason = FilterReason.no_trained_tokens if whole else FilterReason.no_trained_tokens_after_truncation
-            return reason, f"{loss} trained tokens of {length}, at least {rules.min_trained_tokens}"
-        share = loss / length if length else 0.0
-        low, high = rules.min_trained_share, rules.max_trained_share
-        if (low is not None and share < low) or (high is not None and share > high):
-            return FilterReason.trained_share, f"{share:.4f} of the tokens are trained"
-        return None
 
     def _sample_batch(
         self,
@@ -350,7 +346,8 @@ class Kernel:
             counter[str(item.reason)] += 1
 
     def _reject(self, record: Record, problem: RecordRejected) -> Reject:
-        raw = record.raw if record.raw is not None else _raw_of(record.value)
+        value = record.item if isinstance(record, _InMemory) else record.value
+        raw = record.raw if record.raw is not None else _raw_of(value)
         return Reject(record.file, record.row, record.offset, problem.reason, problem.detail, raw)
 
     def _leave_out(self, pending: _Pending, row: int, reason: RejectReason, detail: str) -> None:
@@ -364,14 +361,6 @@ class Kernel:
 
 def _filtered(record: Record, why: RecordFiltered) -> Filtered:
     return Filtered(record.file, record.row, record.offset, why.reason, why.detail)
-
-
-def _is_whole(encoded: Encoded, pieces: list[Piece]) -> bool:
-    """Whether the pieces are all rows, uncut, in order."""
-    if len(pieces) != len(encoded.row_splits) - 1:
-        return False
-    lengths = np.diff(encoded.row_splits).tolist()
-    return all(piece.row == row and piece.start == 0 and piece.end == lengths[row] for row, piece in enumerate(pieces))
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from retok_dask.types import Encoded
+from retok_dask.types import Encoded, FilterReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+    from retok_dask.recipe import FilterSpec, Recipe
 
 
 _Int = TypeVar("_Int", np.int8, np.int32)
@@ -68,6 +70,53 @@ def message_end(encoded: Encoded, row: int, limit: int) -> int:
     last_of_message = np.append(message[1:] != message[:-1], True)
     good = end[last_of_message & (message >= 0) & (end <= limit)]
     return int(good[-1]) if len(good) else 0
+
+
+def cut_of(encoded: Encoded, row: int, length: int, recipe: Recipe) -> tuple[int, int]:
+    """Which tokens of a row stay under the recipe's ``max_length``; (0, 0) if none do."""
+    limit = recipe.max_length
+    if limit is None or length <= limit:
+        return 0, length
+    if recipe.truncation == "right":
+        return 0, limit
+    if recipe.truncation == "left":
+        return length - limit, length
+    if recipe.truncation == "message":
+        return 0, message_end(encoded, row, limit)
+    return 0, 0
+
+
+def is_whole(encoded: Encoded, pieces: Sequence[Piece]) -> bool:
+    """Whether the pieces are all rows, uncut, in order."""
+    lengths = np.diff(encoded.row_splits).tolist()
+    return len(pieces) == len(lengths) and all(
+        piece.row == row and piece.start == 0 and piece.end == lengths[row] for row, piece in enumerate(pieces)
+    )
+
+
+def refusal(rules: FilterSpec, length: int, loss: int, *, trains: bool, cut: bool) -> tuple[FilterReason, str] | None:
+    """Why a row is left out, or None.
+
+    Args:
+        rules: the data set's filters.
+        length, loss: tokens of the row, and trained ones.
+        trains: whether the row should have trained tokens at all.
+        cut: whether the row was truncated.
+    """
+    if rules.max_tokens is not None and length > rules.max_tokens:
+        return FilterReason.too_long, f"{length} tokens, limit {rules.max_tokens}"
+    if rules.min_tokens is not None and length < rules.min_tokens:
+        return FilterReason.too_short, f"{length} tokens, at least {rules.min_tokens}"
+    if not trains:
+        return None
+    if loss < rules.min_trained_tokens:
+        reason = FilterReason.no_trained_tokens_after_truncation if cut else FilterReason.no_trained_tokens
+        return reason, f"{loss} trained tokens of {length}, at least {rules.min_trained_tokens}"
+    share = loss / length if length else 0.0
+    low, high = rules.min_trained_share, rules.max_trained_share
+    if (low is not None and share < low) or (high is not None and share > high):
+        return FilterReason.trained_share, f"{share:.4f} of the tokens are trained"
+    return None
 
 
 def chunks(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
