@@ -81,6 +81,11 @@ def summary_fragment(summary: Summary) -> str:
     return _fragment("summary.html.jinja", str(summary), summary=summary)
 
 
+def plot_fragment(title: str, png: str, width: int, summary: Summary, fallback: str) -> str:
+    """A plot (base64 PNG) above its table."""
+    return _fragment("plot.html.jinja", fallback, title=title, data=png, width=width, summary=summary)
+
+
 def page(title: str, fragments: Sequence[str]) -> str:
     """A whole HTML file around fragments made here."""
     bodies = [Markup(fragment) for fragment in fragments]  # noqa: S704  made by escaping templates
