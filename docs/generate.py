@@ -52,8 +52,10 @@ def type_name(annotation: Any) -> str:
         ("None", "none"),
     ):
         text = text.replace(long, short)
+    if text.startswith("Optional["):
+        text = f"{text[9:-1]} or none"
     if text.startswith("Literal["):
-        text = " or ".join(part.strip().strip("'") for part in text[8:-1].split(","))
+        text = " or ".join(part.strip().strip("'") for part in text[8 : text.index("]")].split(","))
     return text.replace(" | ", " or ").replace("|", "or")
 
 

@@ -75,7 +75,9 @@ class TokenizerSpec(Part):
     normalizer: Literal["NFC"] | None = None
     """Unicode normalization that goes with a tiktoken file (Qwen: NFC)."""
     bos_token: str | None = None
+    """Text of the BOS token of a tiktoken file, which holds no roles."""
     eos_token: str | None = None
+    """Text of its EOS token."""
     remote_code: bool = False
     """Run Python code that comes with the tokenizer. Never needed for the known families."""
     fix_mistral_regex: bool | None = None
@@ -128,11 +130,15 @@ class FilterSpec(Part):
     """Which good records are left out on purpose; each is counted by reason."""
 
     min_tokens: int | None = None
+    """Shortest row."""
     max_tokens: int | None = None
+    """Longest row; unlike ``max_length``, nothing is cut."""
     min_trained_tokens: int = 1
     """Fewest trained tokens of a row that has an assistant message or is a document."""
     min_trained_share: float | None = None
+    """Smallest share of trained tokens."""
     max_trained_share: float | None = None
+    """Largest share of trained tokens."""
     roles: list[str] | None = None
     """Keep only conversations whose roles are all in this list."""
     function: str | None = None
@@ -145,6 +151,7 @@ class DatasetSpec(Part):
     """One data set of the run."""
 
     name: str = "data"
+    """Its name, and its folder in the output."""
     input: str | list[str]
     """Glob, folder, file, list of them, or ``@manifest`` (a file with one path a line)."""
     format: Literal["auto", "jsonl", "json", "parquet", "arrow", "csv", "object", "text", "retok"] = "auto"
@@ -156,6 +163,7 @@ class DatasetSpec(Part):
     roles: dict[str, str] = Field(default_factory=dict)
     """Roles of the data to standard roles, such as ``bing: assistant``."""
     mode: Literal["chat", "text", "tokens", "prompts"] = "chat"
+    """Conversations; plain documents; rows of ids; or only the prompts, for regeneration."""
     prefer: Literal["chosen", "rejected", "both"] = "chosen"
     """Which side of a preference pair becomes a conversation."""
     limit: int | None = Field(default=None, ge=1)
@@ -163,12 +171,15 @@ class DatasetSpec(Part):
     sample: float | None = Field(default=None, gt=0, le=1)
     """Share of the records, chosen by a hash of their position and the seed."""
     seed: int = 0
+    """Seed of everything random about this data set."""
     keep: list[str] = Field(default_factory=list)
     """Columns of the data carried to the output, as text (JSON text where nested)."""
     tags: dict[str, str] = Field(default_factory=dict)
+    """Notes recorded in the manifest; they change no row."""
     weight: float = Field(default=1.0, gt=0)
     """For mixing; recorded, changes no row."""
     filters: FilterSpec = FilterSpec()
+    """Which good records are left out."""
     tool_output_markers: tuple[str, str] | None = None
     """Opening and closing text around tool output inside assistant content; it is not trained."""
     source_tokenizer: TokenizerSpec | None = None
@@ -205,6 +216,7 @@ class DocumentSpec(Part):
     chunk_tokens: int | None = Field(default=None, ge=2)
     """Cut documents into rows of at most so many tokens."""
     overlap_tokens: int = Field(default=0, ge=0)
+    """Tokens that two neighbouring chunks share."""
     shuffle: bool = False
     """Shuffle the rows within each unit by the data set's seed."""
 
@@ -213,8 +225,11 @@ class StorageSpec(Part):
     """Where S3 answers. Credentials come from the standard places, never from here."""
 
     endpoint_url: str | None = None
+    """Address of an S3-compatible server."""
     region: str | None = None
+    """Region of the bucket."""
     anonymous: bool = False
+    """Read public buckets without credentials."""
 
     @field_validator("endpoint_url")
     @classmethod
@@ -265,10 +280,14 @@ class Recipe(Part):
     """
 
     tokenizer: TokenizerSpec
+    """A path alone, or its parts."""
     template: TemplateSpec = TemplateSpec()
+    """A path alone, or its parts; the tokenizer's own template if left out."""
     mask: str | list[str] = "assistant"
     """A preset policy, or a list of segment kinds to train."""
     history: Literal["whole", "per_turn", "auto"] = "whole"
+    """One sample a conversation; one for each assistant turn, as the model saw it; or per turn only where
+    the template would drop reasoning."""
     control_tokens: Literal["escape", "allow", "reject"] = "escape"
     """Control-token text in user, system and tool messages."""
     system: Literal["reject", "fold", "drop"] = "reject"
@@ -282,12 +301,19 @@ class Recipe(Part):
     engine: Literal["auto", "reference"] = "auto"
     """``auto`` uses certified fast engines; ``reference`` only the reference ones."""
     normalize: NormalizeSpec = NormalizeSpec()
+    """What is put in order in messages."""
     documents: DocumentSpec = DocumentSpec()
+    """How plain text is encoded."""
     datasets: list[DatasetSpec] = Field(min_length=1)
+    """The data sets, each in its own folder of the output."""
     output: str
+    """The output folder: local, ``s3://``, or any fsspec URL."""
     storage: StorageSpec = StorageSpec()
+    """Where S3 answers."""
     units: UnitSpec = UnitSpec()
+    """How input is cut into units."""
     cluster: ClusterSpec = ClusterSpec()
+    """The Dask cluster."""
     max_reject_share: float = Field(default=0.001, ge=0, le=1)
     """A run with a larger share of rejects ends non-zero after everything else is done."""
     checks: dict[str, float] = Field(default_factory=dict)
