@@ -11,16 +11,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from retok_dask.completions.blocks import part_blocks, read_blocks
-from retok_dask.completions.parsing import parse_object
+from retok_dask.completions.parsing import parse_record
 from retok_dask.completions.storage import read_range
-from retok_dask.types import Record, RecordRejected, Reject, RejectReason
+from retok_dask.types import RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from io import BufferedReader
 
+    from retok_dask.completions.options import ReadOptions
     from retok_dask.completions.units import Part
     from retok_dask.recipe import StorageSpec
+    from retok_dask.types import Record
 
 BOM = b"\xef\xbb\xbf"
 HEAD_KEPT = 64 * 1024
@@ -69,35 +71,33 @@ def split_lines(blocks: Iterable[bytes], offset: int, end: int | None, limit: in
         yield offset, b"".join(tail), length
 
 
-def read_lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[Record | Reject]:
-    """Records of a JSONL part.
-
-    Args:
-        part: a whole file, compressed or not, or a byte range.
-        limit: bytes of the largest record.
-        storage: the recipe's storage part.
+def read_lines(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
+    """Records of a JSONL part: a whole file, compressed or not, or a byte range.
 
     Raises:
         RecordRejected: the file itself is unusable from here on.
     """
     first_row = 0 if part.start == 0 else -1
-    yield from records_of(_lines(part, limit, storage), part.url, first_row, limit)
+    yield from records_of(
+        _lines(part, options.limit, options.storage), part.url, first_row, options.limit, options.mend
+    )
 
 
-def read_stream(stream: BufferedReader, name: str, limit: int) -> Iterator[Record | Reject]:
+def read_stream(stream: BufferedReader, name: str, limit: int, mend: Collection[str] = ()) -> Iterator[Record | Reject]:
     """Records of JSON lines that come from a pipe.
 
     Args:
         stream: a binary stream, read until it ends.
         name: what stands for the file in records.
         limit: bytes of the largest record.
+        mend: see ``DatasetSpec.mend``.
     """
     blocks, skipped = without_mark(iter(lambda: stream.read1(_LARGEST_STEP), b""))
-    yield from records_of(split_lines(blocks, skipped, None, limit), name, 0, limit)
+    yield from records_of(split_lines(blocks, skipped, None, limit), name, 0, limit, mend)
 
 
 def records_of(
-    lines: Iterable[tuple[int, bytes, int]], file: str, first_row: int, limit: int
+    lines: Iterable[tuple[int, bytes, int]], file: str, first_row: int, limit: int, mend: Collection[str] = ()
 ) -> Iterator[Record | Reject]:
     """Parse lines as :func:`split_lines` gives them; empty ones are no records.
 
@@ -106,22 +106,24 @@ def records_of(
         file: the file that they come from.
         first_row: number of the first line, -1 if nobody knows it.
         limit: bytes of the largest record.
+        mend: see ``DatasetSpec.mend``.
     """
-    number = first_row
+    row, step = first_row, int(first_row >= 0)
     for offset, line, length in lines:
-        row = number
-        if number >= 0:
-            number += 1
         raw = line[:-1] if line.endswith(b"\r") else line
         if length > limit:
-            detail = f"{length} bytes, more than units.record_bytes = {limit}"
-            yield Reject(file, row, offset, RejectReason.too_large, detail, raw[:HEAD_KEPT])
-            continue
-        try:
-            yield Record(file, row, offset, raw, parse_object(raw))
-        except RecordRejected as rejected:
-            if raw and not raw.isspace():
-                yield Reject(file, row, offset, rejected.reason, rejected.detail, raw)
+            yield too_large(file, row, offset, length, limit, raw)
+        else:
+            record = parse_record(file, row, offset, raw, mend, blank=True)
+            if record is not None:
+                yield record
+        row += step
+
+
+def too_large(file: str, row: int, offset: int, length: int, limit: int, head: bytes) -> Reject:
+    """The reject of a record that is not read because of its size."""
+    detail = f"{length} bytes, more than units.record_bytes = {limit}"
+    return Reject(file, row, offset, RejectReason.too_large, detail, head[:HEAD_KEPT])
 
 
 def _lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:

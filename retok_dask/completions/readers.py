@@ -5,21 +5,30 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from retok_dask.completions.columnar import read_arrow, read_parquet
+from retok_dask.completions.json_files import read_json
 from retok_dask.completions.lines import read_lines
+from retok_dask.completions.options import ReadOptions
+from retok_dask.completions.tables import read_csv
+from retok_dask.completions.whole import read_object, read_text
 from retok_dask.types import Record, RecordRejected, Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from retok_dask.completions.units import Part, Unit
-    from retok_dask.recipe import DatasetSpec, Recipe, StorageSpec
+    from retok_dask.recipe import DatasetSpec, Recipe
 
-Reader = "Callable[[Part, int, StorageSpec | None], Iterator[Record | Reject]]"
-
-READERS: dict[str, Callable[[Part, int, StorageSpec | None], Iterator[Record | Reject]]] = {
+READERS: dict[str, Callable[[Part, ReadOptions], Iterator[Record | Reject]]] = {
     "jsonl": read_lines,
+    "json": read_json,
+    "object": read_object,
+    "text": read_text,
+    "csv": read_csv,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
 }
-"""How the parts of each format are read: (part, largest record in bytes, storage) -> records."""
+"""How the parts of each format are read."""
 
 
 def read_records(unit: Unit, dataset_spec: DatasetSpec, recipe: Recipe) -> Iterator[Record | Reject]:
@@ -37,14 +46,15 @@ def read_records(unit: Unit, dataset_spec: DatasetSpec, recipe: Recipe) -> Itera
         InputError: a file is gone since it was listed.
         StorageError: the storage refused, after the retries that make sense.
     """
-    del dataset_spec  # reading depends on the parts alone; layouts come after
-    records = _all_records(unit, recipe)
+    records = _all_records(unit, ReadOptions.of(dataset_spec, recipe))
+    if unit.limit is not None:
+        records = islice(records, unit.limit)
     return records if unit.first is None else islice(records, unit.first, unit.last)
 
 
-def _all_records(unit: Unit, recipe: Recipe) -> Iterator[Record | Reject]:
+def _all_records(unit: Unit, options: ReadOptions) -> Iterator[Record | Reject]:
     for part in unit.parts:
         try:
-            yield from READERS[part.format](part, recipe.units.record_bytes, recipe.storage)
+            yield from READERS[part.format](part, options)
         except RecordRejected as rejected:
             yield Reject(part.url, -1, -1, rejected.reason, rejected.detail)

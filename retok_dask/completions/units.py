@@ -113,6 +113,7 @@ class Unit:
         bytes: text to expect, compressed files estimated.
         first, last: ordinals of the records it is restricted to, ``last``
             excluded; None for all. Only halves of a unit have them.
+        limit: most records that it gives, where the data set's limit ends in it.
     """
 
     id: str
@@ -121,6 +122,7 @@ class Unit:
     bytes: int
     first: int | None = None
     last: int | None = None
+    limit: int | None = None
 
     def halves(self, records: int) -> tuple[Unit, Unit]:
         """Two units that together read what this one reads.
@@ -152,6 +154,8 @@ class Unit:
         data["kinds"] = kinds[:1] if all(kind == kinds[0] for kind in kinds) else kinds
         if self.first is not None:
             data |= {"first": self.first, "last": self.last}
+        if self.limit is not None:
+            data["limit"] = self.limit
         return data
 
     @classmethod
@@ -164,7 +168,9 @@ class Unit:
             Part(data["stem"] + name, start, end, size, *kind)
             for (name, start, end, size), kind in zip(data["parts"], kinds, strict=True)
         )
-        return cls(data["id"], data["dataset"], parts, data["bytes"], data.get("first"), data.get("last"))
+        return cls(
+            data["id"], data["dataset"], parts, data["bytes"], data.get("first"), data.get("last"), data.get("limit")
+        )
 
 
 def unit_id(dataset: str, parts: Sequence[Part]) -> str:

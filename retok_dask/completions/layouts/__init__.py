@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from retok_dask.completions.layouts.table import Layout, LayoutEvidence, detect_layout, layout_for, layout_names
+from retok_dask.completions.layouts.table import (
+    Layout,
+    LayoutEvidence,
+    detect_layout,
+    known_fields,
+    layout_for,
+    layout_names,
+)
 
-__all__ = ["Layout", "LayoutEvidence", "detect_layout", "layout_for", "layout_names"]
+__all__ = ["Layout", "LayoutEvidence", "detect_layout", "known_fields", "layout_for", "layout_names"]

@@ -70,6 +70,11 @@ RULES: tuple[Rule, ...] = (
 """All layouts, in the order in which they are tried."""
 
 
+def known_fields() -> frozenset[str]:
+    """All field names that a layout looks at."""
+    return frozenset(chats.MESSAGE_LISTS + chats.TOOL_LISTS + chats.ID_NAMES + ("system",))
+
+
 def layout_names() -> list[str]:
     """Names that a recipe's ``layout`` may have."""
     return [rule.name for rule in RULES]
