@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.views.conversation import ConversationView, conversation_view
+from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook
 from retok_dask.views.objects import (
     audit_summary,
     dataset_summary,
@@ -19,6 +20,7 @@ from retok_dask.views.objects import (
     status_summary,
     validation_summary,
 )
+from retok_dask.views.reporting import report
 from retok_dask.views.summary import Summary
 from retok_dask.views.tokens import TokenView, token_view
 
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConversationView",
+    "NotebookRun",
     "Summary",
     "TokenView",
+    "Verdict",
     "audit_page",
     "audit_summary",
     "conversation_view",
@@ -39,6 +43,8 @@ __all__ = [
     "plan_summary",
     "recipe_html",
     "recipe_summary",
+    "report",
+    "run_notebook",
     "run_summary",
     "sample_page",
     "show_text",

@@ -108,17 +108,25 @@ def _class_name(exponent: int) -> str:
     return f"{2**exponent:,}-{2 ** (exponent + 1) - 1:,}"
 
 
-def lengths(datasets: Mapping[str, Stats], *, limits: Mapping[str, int] | None = None) -> Plot:
-    """Rows by length in tokens, for each data set, with limits drawn.
+def lengths(
+    datasets: Mapping[str, Stats],
+    *,
+    limits: Mapping[str, int] | None = None,
+    title: str = "Length of rows",
+    unit: str = "tokens",
+    rows: str = "rows",
+) -> Plot:
+    """Rows by length, for each data set, with limits drawn.
 
     Args:
         datasets: ``UnitStats.to_dict()`` by data set; uses ``lengths``.
         limits: name -> tokens, such as ``{"max_length": 8192}``.
+        title, unit, rows: what is counted, in words.
     """
     shown = _named(datasets)
     classes = sorted({int(key) for stats in shown.values() for key in stats.get("lengths", {})})
     span = list(range(classes[0], classes[-1] + 1)) if classes else []
-    figure, axes = _canvas("Length of rows")
+    figure, axes = _canvas(title)
     with _style():
         width = 0.8 / max(1, len(shown))
         for number, (name, stats) in enumerate(shown.items()):
@@ -139,11 +147,11 @@ def lengths(datasets: Mapping[str, Stats], *, limits: Mapping[str, int] | None =
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             )
         _power_ticks(axes, span)
-        axes.set_xlabel("tokens in a row")
-        axes.set_ylabel("rows")
+        axes.set_xlabel(unit)
+        axes.set_ylabel(rows)
         _legend(axes, len(shown))
-    rows = [(_class_name(k), *(stats.get("lengths", {}).get(str(k), 0) for stats in shown.values())) for k in span]
-    return Plot("Length of rows", figure, table("rows by length", ["tokens", *shown], rows, folded=True))
+    lines = [(_class_name(k), *(stats.get("lengths", {}).get(str(k), 0) for stats in shown.values())) for k in span]
+    return Plot(title, figure, table(f"{rows} by {unit}", [unit, *shown], lines, folded=True))
 
 
 def _power_ticks(axes: Axes, span: Sequence[int]) -> None:
