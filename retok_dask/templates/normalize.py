@@ -1,0 +1,287 @@
+"""Putting messages in order before a template sees them; every change is counted.
+
+The order: content parts to text (with reasoning and tool-call parts moved to
+their fields), reasoning under its several names to ``reasoning_content``,
+inline ``<think>`` tags to ``reasoning_content``, tool arguments from JSON text
+to objects, nulls of columnar storage out of schemas and calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.templates.context import REASONING_FIELDS
+from retok_dask.types import Conversation, RecordRejected, RejectReason
+
+if TYPE_CHECKING:
+    from retok_dask.recipe import NormalizeSpec
+
+Message = dict[str, Any]
+
+OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
+
+
+def normalize_conversation(
+    conversation: Conversation, spec: NormalizeSpec, *, knows_developer: bool = False
+) -> Conversation:
+    """A conversation in the form that templates read, with the changes counted in its `counts`.
+
+    The given conversation is not changed.
+
+    Args:
+        conversation: as a layout made it.
+        spec: which changes are wanted.
+        knows_developer: whether the template has a developer role of its own.
+
+    Raises:
+        RecordRejected: ``empty_conversation``, ``non_text_part``,
+            ``bad_content``, ``bad_tool_call`` or ``bad_tools``.
+    """
+    if not conversation.messages:
+        raise RecordRejected(RejectReason.empty_conversation, "no messages")
+    counts: Counter[str] = Counter()
+    tools = conversation.tools
+    if tools is not None:
+        tools = _tools(tools, spec, counts)
+    work = _Normalizer(spec, counts, _known_arguments(tools) if tools else {}, knows_developer)
+    messages = [work.message(message, number) for number, message in enumerate(conversation.messages)]
+    return replace(conversation, messages=messages, tools=tools or None, counts={**conversation.counts, **counts})
+
+
+class _Normalizer:
+    def __init__(
+        self, spec: NormalizeSpec, counts: Counter[str], known: dict[str, set[str]], knows_developer: bool
+    ) -> None:
+        self.spec = spec
+        self.counts = counts
+        self.known = known
+        self.knows_developer = knows_developer
+
+    def message(self, message: Message, number: int) -> Message:
+        """One message in order; the same object where nothing is to do."""
+        role = message.get("role")
+        if not isinstance(role, str):
+            raise RecordRejected(RejectReason.unknown_role, f"message {number} has the role {role!r}")
+        changed = dict(message)
+        self._role(changed, role)
+        self._content(changed, number)
+        if changed["role"] == "assistant":
+            if self.spec.reasoning_fields:
+                self._reasoning(changed, number)
+            if self.spec.inline_reasoning:
+                self._inline(changed)
+            if changed.get("tool_calls") is not None:
+                self._calls(changed, number)
+        return changed
+
+    def _role(self, message: Message, role: str) -> None:
+        if role == "developer" and self.spec.developer_role and not self.knows_developer:
+            message["role"] = "system"
+            self.counts["developer_as_system"] += 1
+        elif role == "function":
+            message["role"] = "tool"
+            self.counts["function_as_tool"] += 1
+
+    def _content(self, message: Message, number: int) -> None:
+        content = message.get("content")
+        if content is None:
+            if self.spec.null_content:
+                message["content"] = ""
+                self.counts["null_content"] += 1
+        elif isinstance(content, list) and self.spec.content_parts:
+            self._parts(message, content, number)
+        elif not isinstance(content, str | list):
+            detail = f"the content of message {number} is a {type(content).__name__}, not text or parts"
+            raise RecordRejected(RejectReason.bad_content, detail)
+
+    def _parts(self, message: Message, parts: list[Any], number: int) -> None:
+        texts, reasoning, calls = [], [], list(message.get("tool_calls") or [])
+        for part in parts:
+            kind = part.get("type", "text") if isinstance(part, dict) else "text"
+            value = part if isinstance(part, str) else _part_value(part, number)
+            if kind in ("text", "input_text", "output_text") and isinstance(value, str):
+                texts.append(value)
+            elif kind in ("reasoning", "thinking") and isinstance(value, str):
+                reasoning.append(value)
+            elif kind in ("tool_call", "function_call"):
+                calls.append(_call_of_part(value, number))
+            else:
+                detail = f"message {number} has a part of type {kind!r}"
+                raise RecordRejected(RejectReason.non_text_part, detail)
+        message["content"] = "".join(texts)
+        if reasoning:
+            message["reasoning_content"] = "\n".join(reasoning)
+        if calls:
+            message["tool_calls"] = calls
+        self.counts["content_parts_joined"] += 1
+
+    def _reasoning(self, message: Message, number: int) -> None:
+        names = [name for name in REASONING_FIELDS if message.get(name) is not None]
+        for name in names:
+            if not isinstance(message[name], str):
+                detail = f"{name} of message {number} is a {type(message[name]).__name__}, not text"
+                raise RecordRejected(RejectReason.bad_content, detail)
+        texts = {message[name] for name in names if message[name]}
+        if len(texts) > 1:
+            self.counts["reasoning_fields_differ"] += 1
+        for name in names:
+            value = message.pop(name)
+            if name != "reasoning_content" and value:
+                self.counts["reasoning_renamed"] += 1
+            if value and not message.get("reasoning_content_"):
+                message["reasoning_content_"] = value
+        if "reasoning_content_" in message:
+            message["reasoning_content"] = message.pop("reasoning_content_")
+
+    def _inline(self, message: Message) -> None:
+        content = message.get("content")
+        if not isinstance(content, str) or (CLOSE_THINK not in content and OPEN_THINK not in content):
+            return
+        body = content.lstrip()
+        opened = body.startswith(OPEN_THINK)
+        if CLOSE_THINK not in body:
+            if opened:
+                self.counts["unbalanced_think_tags"] += 1
+            return
+        head, _, rest = body.partition(CLOSE_THINK)
+        head = head.removeprefix(OPEN_THINK)
+        if OPEN_THINK in head:
+            if not opened:
+                return  # a tag somewhere in the text is text
+            self.counts["unbalanced_think_tags"] += 1
+        if not opened:
+            self.counts["lone_closing_think"] += 1
+        if message.get("reasoning_content"):
+            self.counts["reasoning_given_twice"] += 1
+            if head.strip() and head.strip() != message["reasoning_content"].strip():
+                return
+        elif head.strip():
+            message["reasoning_content"] = head.strip("\n")
+        message["content"] = rest.lstrip("\n")
+        self.counts["inline_reasoning_moved"] += 1
+
+    def _calls(self, message: Message, number: int) -> None:
+        calls = message["tool_calls"]
+        if not isinstance(calls, list):
+            detail = f"tool_calls of message {number} is a {type(calls).__name__}, not a list"
+            raise RecordRejected(RejectReason.bad_tool_call, detail)
+        if not calls:
+            del message["tool_calls"]
+            return
+        message["tool_calls"] = [self._call(call, number) for call in calls]
+
+    def _call(self, call: Any, number: int) -> Any:
+        inner = call.get("function") if isinstance(call, dict) and "function" in call else call
+        if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+            raise RecordRejected(RejectReason.bad_tool_call, f"a call of message {number} has no function name")
+        if self.spec.tool_schemas:
+            call, inner = self._without_nulls(call), self._without_nulls(inner)
+        if self.spec.tool_arguments:
+            inner = {**inner, "arguments": self._arguments(inner, number)}
+        if "function" in call:
+            return {**call, "function": inner}
+        self.counts["flat_tool_calls"] += 1
+        identity = {"id": inner["id"]} if "id" in inner else {}
+        return {**identity, "type": "function", "function": {k: inner[k] for k in ("name", "arguments") if k in inner}}
+
+    def _without_nulls(self, value: Message) -> Message:
+        kept = {key: item for key, item in value.items() if item is not None or key == "arguments"}
+        if len(kept) < len(value):
+            self.counts["call_nulls_dropped"] += 1
+        return kept
+
+    def _arguments(self, call: Message, number: int) -> Any:
+        given = call.get("arguments")
+        parsed = given
+        if isinstance(given, str):
+            parsed = self._parse(given, number)
+            if isinstance(parsed, str) and parsed.strip().startswith("{"):
+                self.counts["arguments_encoded_twice"] += 1
+                parsed = self._parse(parsed, number)
+            self.counts["arguments_parsed"] += 1
+        if parsed is None or parsed == "":
+            self.counts["empty_arguments"] += 1
+            return {}
+        if not isinstance(parsed, dict):
+            detail = f"arguments of a call in message {number} are a {type(parsed).__name__}, not an object"
+            raise RecordRejected(RejectReason.bad_tool_call, detail)
+        known = self.known.get(call["name"])
+        if self.spec.tool_schemas and known is not None and not isinstance(given, str):
+            kept = {key: value for key, value in parsed.items() if value is not None or key in known}
+            if len(kept) < len(parsed):
+                self.counts["argument_nulls_dropped"] += 1
+            return kept
+        return parsed
+
+    def _parse(self, text: str, number: int) -> Any:
+        if not text.strip():
+            return None
+        try:
+            return json.loads(text, parse_float=self._float)
+        except (ValueError, RecursionError) as error:
+            detail = f"arguments of a call in message {number} are no JSON: {error}"
+            raise RecordRejected(RejectReason.bad_tool_call, detail) from None
+
+    def _float(self, text: str) -> float:
+        value = float(text)
+        if repr(value) != text:
+            self.counts["number_text_changed"] += 1
+        return value
+
+
+def _part_value(part: Any, number: int) -> Any:
+    if isinstance(part, dict):
+        for key in ("text", "value", "content", "reasoning", "thinking", "tool_call", "function"):
+            if part.get(key) is not None:
+                return part[key]
+        if part.get("type") in ("text", "input_text", "output_text", "reasoning", "thinking"):
+            return ""
+        kind = part.get("type")
+        raise RecordRejected(RejectReason.non_text_part, f"message {number} has a part of type {kind!r}")
+    detail = f"message {number} has a part that is a {type(part).__name__}"
+    raise RecordRejected(RejectReason.bad_content, detail)
+
+
+def _call_of_part(value: Any, number: int) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            detail = f"a tool-call part of message {number} is no JSON: {error}"
+            raise RecordRejected(RejectReason.bad_tool_call, detail) from None
+    if not isinstance(value, dict):
+        raise RecordRejected(RejectReason.bad_tool_call, f"a tool-call part of message {number} is no object")
+    return value if "function" in value else {"type": "function", "function": value}
+
+
+def _tools(tools: Any, spec: NormalizeSpec, counts: Counter[str]) -> list[dict[str, Any]]:
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
+    if not spec.tool_schemas:
+        return tools
+    return [_drop_nulls(tool, counts) for tool in tools]
+
+
+def _drop_nulls(value: Any, counts: Counter[str]) -> Any:
+    if isinstance(value, dict):
+        dropped = sum(1 for item in value.values() if item is None)
+        if dropped:
+            counts["tool_nulls_dropped"] += dropped
+        return {key: _drop_nulls(item, counts) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_drop_nulls(item, counts) for item in value]
+    return value
+
+
+def _known_arguments(tools: list[dict[str, Any]]) -> dict[str, set[str]]:
+    known: dict[str, set[str]] = {}
+    for tool in tools:
+        function = tool.get("function") or tool
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            parameters = function.get("parameters")
+            properties = parameters.get("properties") if isinstance(parameters, dict) else None
+            known[function["name"]] = set(properties) if isinstance(properties, dict) else set()
+    return known

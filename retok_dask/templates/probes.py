@@ -1,0 +1,146 @@
+"""Small conversations that a template is asked to render before it is trusted.
+
+Every text in a probe is unique, so that where it comes out is beyond doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "probe_weather",
+            "description": "Probe description one.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "Probe city."},
+                    "days": {"type": "integer", "description": "Probe days."},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "probe_clock",
+            "description": "Probe description two.",
+            "parameters": {"type": "object", "properties": {"zone": {"type": "string", "description": "Probe zone."}}},
+        },
+    },
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe conversation.
+
+    Attributes:
+        name: what it shows.
+        messages: in the form that :class:`~retok_dask.types.Conversation` has.
+        tools: function schemas or None.
+        vital: whether a template that cannot render it is of no use.
+    """
+
+    name: str
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    vital: bool = False
+
+
+def system(tag: str) -> Message:
+    return {"role": "system", "content": f"Sys{tag} rules of the probe."}
+
+
+def user(tag: str) -> Message:
+    return {"role": "user", "content": f"Usr{tag} asks something."}
+
+
+def answer(tag: str, *, reasoning: bool = False) -> Message:
+    message: Message = {"role": "assistant", "content": f"Ans{tag} says something."}
+    return {**message, "reasoning_content": f"Rsn{tag} ponders something."} if reasoning else message
+
+
+def call(tag: str, name: str = "probe_weather", key: str = "city", serial: int = 1) -> dict[str, Any]:
+    return {
+        "id": f"call0000{serial}",
+        "type": "function",
+        "function": {"name": name, "arguments": {key: f"Arg{tag}"}},
+    }
+
+
+def calls(tag: str, *, content: str = "", reasoning: bool = False, count: int = 1) -> Message:
+    made = [call(f"{tag}x", serial=1), call(f"{tag}y", "probe_clock", "zone", serial=2)][:count]
+    message: Message = {"role": "assistant", "content": content, "tool_calls": made}
+    return {**message, "reasoning_content": f"Rsn{tag} ponders something."} if reasoning else message
+
+
+def result(tag: str, serial: int = 1, name: str = "probe_weather") -> Message:
+    return {"role": "tool", "content": f"Res{tag} found.", "tool_call_id": f"call0000{serial}", "name": name}
+
+
+def probes() -> list[Probe]:
+    """The shapes of conversations that data sets hold."""
+    two = [user("a"), answer("b"), user("c"), answer("d")]
+    thinking = [user("a"), answer("b", reasoning=True), user("c"), answer("d", reasoning=True)]
+    one_call = [user("a"), calls("b"), result("c"), answer("d")]
+    parallel = [
+        user("a"),
+        calls("b", count=2),
+        result("c"),
+        result("d", 2, "probe_clock"),
+        answer("e"),
+        user("f"),
+        answer("g"),
+    ]
+    agent = [
+        system("s"),
+        user("a"),
+        calls("b", reasoning=True),
+        result("c"),
+        calls("d", content="Ansd looks again.", reasoning=True),
+        result("e"),
+        answer("f", reasoning=True),
+        user("g"),
+        answer("h", reasoning=True),
+    ]
+    return [
+        Probe("plain", [user("a"), answer("b")], vital=True),
+        Probe("turns", two),
+        Probe("system", [system("s"), *two]),
+        Probe("long", [user("a"), answer("b"), user("c"), answer("d"), user("e"), answer("f"), user("g"), answer("h")]),
+        Probe("reasoning", thinking),
+        Probe("some_reasoning", [user("a"), answer("b"), user("c"), answer("d", reasoning=True)]),
+        Probe("early_reasoning", [user("a"), answer("b", reasoning=True), user("c"), answer("d")]),
+        Probe("call", one_call, TOOLS),
+        Probe("call_without_tools", one_call),
+        Probe("call_with_text", [user("a"), calls("b", content="Ansb looks."), result("c"), answer("d")], TOOLS),
+        Probe(
+            "call_with_reasoning",
+            [user("a"), calls("b", reasoning=True), result("c"), answer("d", reasoning=True)],
+            TOOLS,
+        ),
+        Probe("parallel", parallel, TOOLS),
+        Probe("agent", agent, TOOLS),
+        Probe("system_tools", [system("s"), user("a"), answer("b")], TOOLS),
+        Probe("tools", [user("a"), answer("b")], TOOLS),
+        Probe("ends_in_call", [user("a"), calls("b")], TOOLS),
+        Probe("ends_in_user", [user("a"), answer("b"), user("c")]),
+        Probe("ends_in_tool", [user("a"), calls("b"), result("c")], TOOLS),
+        Probe("empty_answer", [user("a"), {"role": "assistant", "content": ""}, user("c"), answer("d")]),
+        Probe("two_answers", [user("a"), answer("b"), answer("c")]),
+        Probe("two_users", [user("a"), user("b"), answer("c")]),
+        Probe("late_system", [user("a"), answer("b"), system("c"), user("d"), answer("e")]),
+        Probe("answer_first", [answer("a"), user("b"), answer("c")]),
+        Probe("developer", [{"role": "developer", "content": "Deva rules."}, user("b"), answer("c")]),
+        Probe(
+            "newlines",
+            [user("a"), {"role": "assistant", "content": "\n\nAnsb between lines.\n"}, user("c"), answer("d")],
+        ),
+    ]

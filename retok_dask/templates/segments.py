@@ -1,0 +1,255 @@
+"""From message runs to kinds: which characters are header, reasoning, content, call, stop.
+
+The fixed text learned in :class:`~retok_dask.templates.shape.Shape` says where
+the message's own fields must lie; each is checked to be there. What cannot be
+explained is not guessed: :class:`NotProved`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.types import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retok_dask.templates.shape import Shape
+
+
+class NotProved(Exception):
+    """A field of an assistant message could not be located beyond doubt."""
+
+
+@dataclass(slots=True)
+class Fields:
+    """What an assistant message says, and what of it has been found so far."""
+
+    reasoning: str
+    content: str
+    names: list[str]
+    found: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Fields:
+        """The fields of a normalised assistant message."""
+        content = message.get("content") or ""
+        if not isinstance(content, str):
+            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        names = [
+            str((call.get("function") or call).get("name") or "")
+            for call in message.get("tool_calls") or []
+            if isinstance(call, dict)
+        ]
+        return cls(message.get("reasoning_content") or "", content, names)
+
+    def missing(self) -> set[str]:
+        """Parts that are there but were not found: of R, C, T."""
+        there = {"R": self.reasoning.strip(), "C": self.content.strip(), "T": self.names}
+        return {part for part, value in there.items() if value and part not in self.found}
+
+
+def variants(text: str) -> list[str]:
+    """A text as templates print it: as it is, or trimmed in one of the usual ways."""
+    if not text or not (text[0].isspace() or text[-1].isspace()):
+        return [text] if text else []
+    forms = (text, text.rstrip("\n"), text.lstrip("\n"), text.strip("\n"), text.rstrip(), text.lstrip(), text.strip())
+    return [form for form in dict.fromkeys(forms) if form]
+
+
+class BodyParser:
+    """Splits the runs of assistant messages by a learned shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._empty = re.compile(shape.empty) if shape.empty else None
+        self._tails = [(stop + trailer, len(stop)) for stop, trailer in shape.tails]
+        self._content_opens = [lead[end:].strip() for lead, end in shape.openings.get("C", ())]
+
+    def parse(self, text: str, fields: Fields) -> list[tuple[int, Kind]]:
+        """Kinds of one run of an assistant message, as ascending (start, kind).
+
+        Raises:
+            NotProved: a part is there more than once, or text is left over that nothing explains.
+        """
+        shape = self.shape
+        spans: list[tuple[int, Kind]] = []
+        start = len(shape.header) if shape.header and text.startswith(shape.header) else 0
+        if start:
+            spans.append((0, Kind.header))
+        end, stop_end = self._tail(text, start)
+        self._body(text, start, end, fields, spans)
+        if end < stop_end:
+            spans.append((end, Kind.stop))
+        if stop_end < len(text):
+            spans.append((stop_end, Kind.trailer))
+        return spans
+
+    def _tail(self, text: str, start: int) -> tuple[int, int]:
+        """Where the stop token begins and ends; both the text's end if there is none."""
+        for tail, length in self._tails:
+            if text.endswith(tail) and len(text) - len(tail) >= start:
+                begin = len(text) - len(tail)
+                return begin, begin + length
+        return len(text), len(text)
+
+    def _body(self, text: str, start: int, end: int, fields: Fields, spans: list[tuple[int, Kind]]) -> None:
+        reasoning, content = self._find(text, start, end, fields)
+        after = max(reasoning[1] if reasoning else start, content[1] if content else start)
+        called = self._called(text, after, end, fields)
+        parts = [(where, kind) for where, kind in ((reasoning, Kind.reasoning), (content, Kind.content)) if where]
+        position = self._lead(text, start, end, parts[0] if parts else None, called, spans)
+        if reasoning is not None:
+            position = self._after_reasoning(text, reasoning, content, end, called, spans)
+        if content is not None:
+            spans.append((position, Kind.content))
+            position = self._after_content(text, content[1], end, called)
+        if position < end and called:
+            spans.append((position, Kind.tool_call))
+        elif position < end and parts:
+            self._check_left(text[position:end], parts[-1][1])
+
+    def _find(
+        self, text: str, start: int, end: int, fields: Fields
+    ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Where reasoning and content lie: by the learned text around them, else at the only place there is."""
+        reasons = variants(fields.reasoning) if "R" not in fields.found else []
+        contents = variants(fields.content) if "C" not in fields.found else []
+        reasoning = self._led(text, reasons, self.shape.openings.get("R", ()), start, end)
+        begin = reasoning[1] if reasoning else start
+        leads = self.shape.between if reasoning else self.shape.openings.get("C", ())
+        content = self._led(text, contents, leads, begin, end)
+        if content is not None and not fields.names and not self._closed(text, content[1], end):
+            content = None
+        if content is None:
+            limit = text.find(fields.names[0], begin, end) if fields.names else end
+            limit = end if limit < 0 else limit
+            if reasoning is None:
+                reasoning = _only_place(text, reasons, start, limit, "reasoning")
+                begin = reasoning[1] if reasoning else start
+            content = _only_place(text, contents, begin, limit, "content")
+        fields.found |= {part for part, where in (("R", reasoning), ("C", content)) if where}
+        return reasoning, content
+
+    @staticmethod
+    def _led(
+        text: str, forms: list[str], leads: Iterable[tuple[str, int]], start: int, end: int
+    ) -> tuple[int, int] | None:
+        for lead, _ in leads if forms else ():
+            if text.startswith(lead, start):
+                found = _first_form(text, forms, start + len(lead), end)
+                if found:
+                    return found
+        return None
+
+    def _check_left(self, left: str, last: Kind) -> None:
+        if left.strip() and not (last is Kind.reasoning and left.startswith(self.shape.reasoning_close.rstrip())):
+            msg = f"the template wrote {left[:60]!r} after the message's last part"
+            raise NotProved(msg)
+
+    def _closed(self, text: str, position: int, end: int) -> bool:
+        left = text[position:end]
+        return not left.strip() or left in self.shape.content_close
+
+    def _called(self, text: str, after: int, end: int, fields: Fields) -> bool:
+        if not fields.names or "T" in fields.found:
+            return False
+        position = after
+        for name in fields.names:
+            position = text.find(name, position, end)
+            if position < 0:
+                return False
+            position += len(name)
+        fields.found.add("T")
+        return True
+
+    def _lead(
+        self,
+        text: str,
+        start: int,
+        end: int,
+        first: tuple[tuple[int, int], Kind] | None,
+        called: bool,
+        spans: list[tuple[int, Kind]],
+    ) -> int:
+        """Mark what stands before the first part; returns where the first part's own text begins."""
+        shape = self.shape
+        limit = first[0][0] if first else end
+        position = start
+        if shape.prefill and text.startswith(shape.prefill, start) and start + len(shape.prefill) <= limit:
+            spans.append((start, Kind.prefill))
+            position = start + len(shape.prefill)
+        empty = self._empty.match(text, start, limit) if self._empty is not None else None
+        if empty is not None and empty.end() > position:
+            spans.append((position, Kind.scaffold))
+            position = empty.end()
+        if first is None and not called and position < end:
+            spans.append((position, Kind.scaffold))
+            return end
+        if first is not None and first[1] is Kind.reasoning:
+            spans.append((position, Kind.reasoning))
+        return position
+
+    def _after_reasoning(
+        self,
+        text: str,
+        reasoning: tuple[int, int],
+        content: tuple[int, int] | None,
+        end: int,
+        called: bool,
+        spans: list[tuple[int, Kind]],
+    ) -> int:
+        """Where what follows the reasoning and its closing text begins."""
+        position = reasoning[1]
+        if content is not None:
+            gap = text[position : content[0]]
+            for known, cut in self.shape.between:
+                if gap == known:
+                    return position + cut
+            return content[0]
+        close = self.shape.reasoning_close
+        if text.startswith(close, position, end):
+            position += len(close)
+        elif close.rstrip() and text.startswith(close.rstrip(), position, end):
+            position += len(close.rstrip())
+        if called:
+            return self._empty_content(text, position, end, spans)
+        return position if text[position:end].strip() else end
+
+    def _empty_content(self, text: str, position: int, end: int, spans: list[tuple[int, Kind]]) -> int:
+        for opened in self._content_opens:
+            for close in self.shape.content_close:
+                block = opened + close.strip()
+                if opened and text.startswith(block, position, end):
+                    spans.append((position, Kind.scaffold))
+                    return position + len(block)
+        return position
+
+    def _after_content(self, text: str, position: int, end: int, called: bool) -> int:
+        for close in self.shape.content_close:
+            if text.startswith(close, position, end) and (close.strip() or not called):
+                return position + len(close)
+        left = text[position:end]
+        if not called and not left.strip():
+            return end
+        return position
+
+
+def _first_form(text: str, forms: Iterable[str], position: int, end: int) -> tuple[int, int] | None:
+    for form in forms:
+        if text.startswith(form, position, end):
+            return position, position + len(form)
+    return None
+
+
+def _only_place(text: str, forms: list[str], start: int, end: int, what: str) -> tuple[int, int] | None:
+    for form in forms:
+        at = text.find(form, start, end)
+        if at >= 0:
+            if text.find(form, at + 1, end) >= 0:
+                msg = f"the {what} {form[:60]!r} stands at more than one place of its message"
+                raise NotProved(msg)
+            return at, at + len(form)
+    return None

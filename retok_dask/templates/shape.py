@@ -1,0 +1,250 @@
+"""What the text around an assistant's parts looks like, learned from probe renders.
+
+Nothing here knows the name of a model. The header is what a generation prompt
+and every assistant message begin with; the prefill is what the generation
+prompt adds; openings and closings are what stands between the parts of probe
+messages whose every text is unique; the stop token is the last added token
+after the last part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from retok_dask.templates.probes import Probe
+
+
+@dataclass(slots=True)
+class Trace:
+    """A probe's rendering with the message of each run."""
+
+    probe: Probe
+    text: str
+    starts: list[int]
+    messages: list[int]
+
+    def runs(self, message: int) -> list[str]:
+        """The texts of a message's runs, in order."""
+        ends = [*self.starts[1:], len(self.text)]
+        return [
+            self.text[start:end]
+            for start, end, owner in zip(self.starts, ends, self.messages, strict=True)
+            if owner == message
+        ]
+
+
+@dataclass(slots=True)
+class Shape:
+    """The fixed text of assistant messages.
+
+    Attributes:
+        header: the role header, which the model never samples.
+        prefill: what the generation prompt adds after the header.
+        generation_prompt: both, as rendered.
+        openings: text between the header and the first part, by the part
+            (``R`` reasoning, ``C`` content), each with the end of its scaffold.
+        between: text between reasoning and content, each with the place where
+            the content's own opening begins.
+        reasoning_close: text that closes reasoning whatever follows.
+        content_close: text that closes content before the stop token.
+        tails: (stop token, trailer) pairs that end a message, longest first.
+        marker_stops: whether the next role marker ends a turn.
+        empty: pattern of a block around nothing, at the start of a body.
+        order: the order of the parts in a message that has all of them.
+    """
+
+    header: str = ""
+    prefill: str = ""
+    generation_prompt: str = ""
+    openings: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    between: tuple[tuple[str, int], ...] = ()
+    reasoning_close: str = ""
+    content_close: tuple[str, ...] = ()
+    tails: tuple[tuple[str, str], ...] = ()
+    marker_stops: bool = False
+    empty: str = ""
+    order: str = "RCT"
+
+
+@dataclass(slots=True)
+class _Found:
+    """One run of a probe's assistant message with its parts located: (part, start, end) in order."""
+
+    text: str
+    parts: list[tuple[str, int, int]]
+
+    @property
+    def lead(self) -> str:
+        return self.text[: self.parts[0][1]]
+
+    @property
+    def tail(self) -> str:
+        return self.text[self.parts[-1][2] :]
+
+
+def _locate(message: dict[str, Any], text: str) -> list[tuple[str, int, int]]:
+    parts = []
+    for part, name in (("R", "reasoning_content"), ("C", "content")):
+        value = (message.get(name) or "").strip()
+        at = text.find(value) if value else -1
+        if at >= 0:
+            parts.append((part, at, at + len(value)))
+    spots = []
+    for call in message.get("tool_calls") or []:
+        for value in (call["function"]["name"], *call["function"]["arguments"].values()):
+            at = text.find(value)
+            spots += [at, at + len(value)] if at >= 0 else []
+    if spots:
+        parts.append(("T", min(spots), max(spots)))
+    return sorted(parts, key=lambda part: part[1])
+
+
+def _found(traces: Iterable[Trace]) -> list[_Found]:
+    found = []
+    for trace in traces:
+        for index, message in enumerate(trace.probe.messages):
+            if message["role"] == "assistant":
+                for run in trace.runs(index):
+                    parts = _locate(message, run)
+                    found += [_Found(run, parts)] if parts else []
+    return found
+
+
+def learn(traces: Sequence[Trace], generation_prompt: str, added: Collection[str], bos: str) -> Shape:
+    """Learn the fixed text around assistant parts.
+
+    Args:
+        traces: probe renders with spans.
+        generation_prompt: what ``add_generation_prompt`` adds, or an empty text.
+        added: the tokenizer's added tokens, as texts.
+        bos: its BOS token's text, which never ends a turn.
+    """
+    found = _found(traces)
+    shape = Shape(generation_prompt=generation_prompt)
+    tokens = _token_pattern(added)
+    shape.header = _header([run.lead for run in found], generation_prompt, traces, tokens)
+    shape.prefill = generation_prompt[len(shape.header) :] if generation_prompt.startswith(shape.header) else ""
+    _learn_gaps(shape, found)
+    _learn_tails(shape, found, tokens, bos)
+    orders = ["".join(part for part, _, _ in run.parts) for run in found]
+    shape.order = max(orders, key=len, default="RCT")
+    return shape
+
+
+def _token_pattern(added: Collection[str]) -> re.Pattern[str]:
+    ordered = sorted((token for token in added if token.strip()), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+
+
+def _header(leads: list[str], generation_prompt: str, traces: Sequence[Trace], tokens: re.Pattern[str]) -> str:
+    first = generation_prompt or next((lead for lead in leads if lead), "")
+    mine = [lead for lead in leads if lead and commonprefix([lead, first])]
+    header = _whole_tokens(commonprefix([first, *mine]), [first, *mine], tokens)
+    user = _user_lead(traces)
+    match = re.search(r"\w+(\W*)$", user)
+    if match is None or not match.group(1):
+        return header
+    # the same frame as a user's header: what stands before and after the role's name
+    before, after = user[: match.start()], match.group(1)
+    framed = re.match(re.escape(before) + r"\w+" + re.escape(after), header) if before or after.strip() else None
+    return framed.group() if framed else header
+
+
+def _user_lead(traces: Sequence[Trace]) -> str:
+    for trace in traces:
+        for index, message in enumerate(trace.probe.messages):
+            runs = trace.runs(index) if message["role"] == "user" and index else []
+            if runs and message["content"] in runs[0]:
+                return runs[0][: runs[0].index(message["content"])]
+    return ""
+
+
+def _whole_tokens(prefix: str, texts: list[str], tokens: re.Pattern[str]) -> str:
+    """Shorten a common prefix so that it cuts no added token of the texts in two."""
+    cut = len(prefix)
+    for text in texts:
+        for match in tokens.finditer(text):
+            if match.start() < cut < match.end():
+                cut = match.start()
+    return prefix[:cut]
+
+
+def _rest(shape: Shape, lead: str) -> str:
+    return lead.removeprefix(shape.header)
+
+
+def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
+    leads: dict[str, dict[str, None]] = {"R": {}, "C": {}}
+    gaps: dict[str, dict[str, None]] = {"RC": {}, "RT": {}}
+    for run in found:
+        first = run.parts[0][0]
+        if first in leads:
+            leads[first][_rest(shape, run.lead)] = None
+        for (left, _, end), (right, start, _) in zip(run.parts, run.parts[1:], strict=False):
+            if left + right in gaps:
+                gaps[left + right][run.text[end:start]] = None
+        if run.parts[-1][0] == "R":
+            gaps["RT"][run.tail] = None
+    shape.openings["R"] = tuple((lead, 0) for lead in leads["R"])
+    opened = next(iter(leads["R"]), "").strip()
+    # a first guess of what closes reasoning, to know an empty block when it is seen
+    closes = [gap.strip() for gap in gaps["RC"]] or [commonprefix(list(gaps["RT"])).strip()]
+    shape.empty = _empty_block(opened, closes[0]) if opened and closes and closes[0] else ""
+    content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
+    own = sorted({lead[end:] for lead, end in content.items()}, key=len, reverse=True)
+    between = {}
+    for gap in gaps["RC"]:
+        ends = [text for open_ in own for text in (shape.header + open_, open_) if text and gap.endswith(text)]
+        between[gap] = len(gap) - max(map(len, ends), default=0)
+    closings = [gap[:cut] for gap, cut in between.items()]
+    shape.reasoning_close = commonprefix([*closings, *gaps["RT"]]) if closings else commonprefix(list(gaps["RT"]))
+    if opened and shape.reasoning_close.strip():
+        shape.empty = _empty_block(opened, shape.reasoning_close.strip())
+        content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
+    shape.openings["C"] = tuple(sorted(content.items(), key=lambda item: -len(item[0])))
+    shape.between = tuple(between.items())
+
+
+def _empty_block(opened: str, closed: str) -> str:
+    return r"\s*" + re.escape(opened) + r"\s*" + re.escape(closed) + r"\s*"
+
+
+def _scaffold_end(shape: Shape, lead: str) -> int:
+    match = re.match(shape.empty, lead) if shape.empty else None
+    return match.end() if match else 0
+
+
+def _learn_tails(shape: Shape, found: list[_Found], tokens: re.Pattern[str], bos: str) -> None:
+    tails: dict[tuple[str, str], None] = {}
+    closes: dict[str, None] = {}
+    inner = _inner_call_tokens(found, tokens)
+    for run in found:
+        if run.parts[-1][0] == "R":
+            continue
+        tail = run.tail
+        ends = [match for match in tokens.finditer(tail) if match.group() != bos]
+        if ends and not (run.parts[-1][0] == "T" and ends[-1].group() in inner):
+            tails[(ends[-1].group(), tail[ends[-1].end() :])] = None
+            if run.parts[-1][0] == "C":
+                closes[tail[: ends[-1].start()]] = None
+        elif run.parts[-1][0] == "C":
+            closes[tail] = None
+    shape.tails = tuple(sorted(tails, key=lambda pair: -len(pair[0] + pair[1])))
+    shape.content_close = tuple(sorted((close for close in closes if close), key=len, reverse=True))
+    shape.marker_stops = bool(found) and not tails
+
+
+def _inner_call_tokens(found: list[_Found], tokens: re.Pattern[str]) -> set[str]:
+    """Added tokens that stand between or within calls: they close a call, not a turn."""
+    inner: set[str] = set()
+    for run in found:
+        for part, start, end in run.parts:
+            if part == "T":
+                inner |= {match.group() for match in tokens.finditer(run.text[start:end])}
+    return inner
