@@ -246,8 +246,8 @@ class TokenRow:
         segments: (start, end, kind name, message) in order, or None.
     """
 
-    input_ids: Sequence[int]
-    loss_mask: Sequence[bool] | None = None
+    input_ids: Sequence[int] | npt.NDArray[np.integer[Any]]
+    loss_mask: Sequence[bool] | npt.NDArray[np.bool_] | None = None
     segments: Sequence[tuple[int, int, str, int]] | None = None
     id: str | None = None
     kept: dict[str, Any] = field(default_factory=dict)

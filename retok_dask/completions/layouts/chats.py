@@ -10,6 +10,7 @@ from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     from retok_dask.recipe import DatasetSpec
+    from retok_dask.types import Item
 
 MESSAGE_LISTS = (
     "messages",
@@ -61,15 +62,54 @@ ROLES = {
 
 def is_messages(value: Any, key: str) -> bool:
     """Whether a value is a list of messages whose role is under ``key``."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and key in value[0]
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and value[0].get(key) is not None
 
 
-def find_messages(record: dict[str, Any], key: str) -> str | None:
-    """Name under which a record holds messages whose role is under ``key``."""
+def messages_in(record: dict[str, Any], key: str) -> list[Any] | None:
+    """The record's messages whose role is under ``key``, under whatever name, also as JSON text."""
     for name in MESSAGE_LISTS:
-        if name in record and is_messages(record[name], key):
-            return name
+        value = record.get(name)
+        if isinstance(value, str) and value.lstrip()[:1] == "[":
+            value = _json_or_none(value)
+        if is_messages(value, key):
+            return value
     return None
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def fits_messages(record: dict[str, Any]) -> bool:
+    """A list of objects with ``role``, under one of the usual names, or an empty one."""
+    if messages_in(record, "role") is not None:
+        return True
+    return any(name in record and not record[name] for name in ("messages", "conversations", "conversation"))
+
+
+def build_messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
+    """OpenAI messages."""
+    found = messages_in(record, "role")
+    if found is None:
+        found = messages_in(record, "from")
+    return [conversation(found if found is not None else _any_list(record), record, spec)]
+
+
+def _any_list(record: dict[str, Any]) -> Any:
+    """What lies under the first of the usual names: it is empty, or no list of messages."""
+    name = next((name for name in MESSAGE_LISTS if name in record), None)
+    if name is None:
+        detail = f"no messages under any of: {', '.join(MESSAGE_LISTS)}; name the field by fields: {{messages: ...}}"
+        raise RecordRejected(RejectReason.bad_layout, detail)
+    return record[name]
+
+
+def fits_sharegpt(record: dict[str, Any]) -> bool:
+    """A list of objects with ``from``, under one of the usual names."""
+    return messages_in(record, "from") is not None
 
 
 def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Conversation:
@@ -101,10 +141,11 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     """One message in OpenAI form; its content and further keys are left as they are."""
     if not isinstance(message, dict):
         raise RecordRejected(RejectReason.bad_layout, f"message {number} is no object")
-    sharegpt = "role" not in message
-    name = message.get("from") if sharegpt else message["role"]
-    role = spec.roles.get(name, name) if isinstance(name, str) else None
-    role = ROLES.get(role) or ROLES.get(role.strip().lower()) if role is not None else None
+    name = message.get("role")
+    sharegpt = name is None
+    if sharegpt:
+        name = message.get("from")
+    role = _standard_role(name, spec)
     if role is None:
         shown = repr(name) if name is not None else "none"
         detail = f"message {number} has the role {shown}; map it with the recipe's roles"
@@ -112,9 +153,9 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     content = _content(message)
     if role == "call":
         return _call_message(content, number)
-    if sharegpt or message["role"] != role or "content" not in message:
-        message = {k: v for k, v in message.items() if k not in ("from", "value", "text")}
-        message["role"] = role
+    if sharegpt or name != role or "content" not in message:
+        message = {k: v for k, v in message.items() if k not in ("role", "from", "value", "text", "content")}
+        message = {"role": role, **message}
         if content is not None or "tool_calls" not in message:
             message["content"] = content
     if message.get("tool_calls") is not None:
@@ -122,9 +163,16 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     return dict(message)
 
 
+def _standard_role(name: Any, spec: DatasetSpec) -> str | None:
+    if not isinstance(name, str):
+        return None
+    name = spec.roles.get(name, name)
+    return ROLES.get(name) or ROLES.get(name.strip().lower())
+
+
 def _content(message: dict[str, Any]) -> Any:
     for name in ("content", "value", "text"):
-        if name in message:
+        if message.get(name) is not None:
             return message[name]
     return None
 

@@ -7,9 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.completions.layouts import chats
+from retok_dask.completions.layouts import chats, ids, pairs, texts, trees
+from retok_dask.completions.layouts.duplicates import refuse_duplicates
 from retok_dask.errors import RecipeError, did_you_mean
-from retok_dask.types import Conversation, Item, Record, RecordRejected, RejectReason
+from retok_dask.types import Conversation, Document, Item, Record, RecordRejected, RejectReason, TokenRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,38 +42,45 @@ class Rule:
     build: Callable[[dict[str, Any], DatasetSpec], list[Item]]
 
 
-def _messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
-    name = chats.find_messages(record, "role") or next((n for n in chats.MESSAGE_LISTS if n in record), "messages")
-    return [chats.conversation(record.get(name), record, spec)]
-
-
-def _sharegpt(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
-    name = chats.find_messages(record, "from") or "conversations"
-    return [chats.conversation(record.get(name), record, spec)]
-
-
-def _fits_messages(record: dict[str, Any]) -> bool:
-    if chats.find_messages(record, "role"):
-        return True
-    return any(name in record and not record[name] for name in ("messages", "conversations"))
-
-
 RULES: tuple[Rule, ...] = (
-    Rule("messages", CHAT, "a list of objects with role and content", _fits_messages, _messages),
-    Rule(
-        "sharegpt",
-        CHAT,
-        "a list of objects with from and value",
-        lambda r: chats.find_messages(r, "from") is not None,
-        _sharegpt,
-    ),
+    Rule("preference", CHAT, "chosen and rejected", pairs.fits_preference, pairs.build_preference),
+    Rule("messages", CHAT, "a list of objects with role and content", chats.fits_messages, chats.build_messages),
+    Rule("sharegpt", CHAT, "a list of objects with from and value", chats.fits_sharegpt, chats.build_messages),
+    Rule("tree", CHAT, "a message with replies", trees.fits_tree, trees.build_tree),
+    Rule("prompt_completion", CHAT, "prompt and completion", pairs.fits_completion, pairs.build_completion),
+    Rule("alpaca", CHAT, "instruction, input and output", pairs.fits_alpaca, pairs.build_alpaca),
+    Rule("question_answer", CHAT, "question and answer", pairs.fits_question, pairs.build_question),
+    Rule("dialogue_text", CHAT, "a text that starts with Human:", texts.fits_dialogue, texts.build_dialogue),
+    Rule("prompt", PROMPTS, "prompt or question alone", pairs.fits_prompt, pairs.build_prompt),
+    Rule("paragraphs", TEXT, "paragraphs with a context each", texts.fits_paragraphs, texts.build_paragraphs),
+    Rule("text", TEXT, "one text", texts.fits_text, texts.build_text),
+    Rule("ids", TOKENS, "input_ids and perhaps a mask", ids.fits_ids, ids.build_ids),
 )
 """All layouts, in the order in which they are tried."""
 
 
+FIELDS: frozenset[str] = frozenset(
+    [
+        *chats.MESSAGE_LISTS,
+        *chats.TOOL_LISTS,
+        *chats.ID_NAMES,
+        *("system", "chosen", "rejected", "prompt", "replies", "role", "instruction", "input", "history", "paragraphs"),
+        *pairs.COMPLETIONS,
+        *pairs.QUESTIONS,
+        *pairs.ANSWERS,
+        *texts.TEXTS,
+        *texts.DIALOGUES,
+        *ids.IDS,
+        *ids.MASKS,
+        *("labels", "segments"),
+    ]
+)
+"""All field names of a record that some layout looks at."""
+
+
 def known_fields() -> frozenset[str]:
-    """All field names that a layout looks at."""
-    return frozenset(chats.MESSAGE_LISTS + chats.TOOL_LISTS + chats.ID_NAMES + ("system",))
+    """All field names of a record that some layout looks at."""
+    return FIELDS
 
 
 def layout_names() -> list[str]:
@@ -101,10 +109,19 @@ class Layout:
         Raises:
             RecordRejected: with the reason why the record is none.
         """
-        value = self._renamed(record.value or {})
-        items = self._function(value) if self._function else self.rule_for(value).build(value, self.spec)
+        value = self.renamed(record.value or {})
+        counts = dict(record.counts or {})
+        if self._function:
+            items = self._run_function(value)
+        else:
+            rule = self.rule_for(value)
+            if record.raw is not None:
+                refuse_duplicates(record.raw, record.value or {}, FIELDS, self.spec, counts)
+            items = rule.build(value, self.spec)
         for item in items:
             self._finish(item, value)
+        for name, count in counts.items() if items else ():
+            items[0].counts[name] = items[0].counts.get(name, 0) + count
         return items
 
     def rule_for(self, value: dict[str, Any]) -> Rule:
@@ -114,11 +131,26 @@ class Layout:
         for rule in self._rules:
             if rule.fits(value):
                 return rule
-        keys = ", ".join(list(value)[:12]) or "none"
-        detail = f"no layout for mode {self.spec.mode} fits the keys: {keys}"
-        raise RecordRejected(RejectReason.unknown_layout, detail)
+        raise RecordRejected(RejectReason.unknown_layout, _no_layout(value, self.spec.mode))
 
-    def _renamed(self, value: dict[str, Any]) -> dict[str, Any]:
+    def _run_function(self, value: dict[str, Any]) -> list[Item]:
+        """Items that the user's own layout makes of a record."""
+        assert self._function is not None
+        name = self.spec.layout
+        try:
+            made = self._function(value)
+        except RecordRejected:
+            raise
+        except Exception as error:
+            detail = f"{name}: {type(error).__name__}: {error}"
+            raise RecordRejected(RejectReason.user_function_failed, detail) from error
+        items = made if isinstance(made, list) else [made]
+        if not all(isinstance(item, Conversation | Document | TokenRow) for item in items):
+            detail = f"{name} gave {type(made).__name__}, not a Conversation, Document, TokenRow or a list of them"
+            raise RecordRejected(RejectReason.user_function_failed, detail)
+        return items
+
+    def renamed(self, value: dict[str, Any]) -> dict[str, Any]:
         """The record with the data's field names replaced by those that layouts use."""
         names = self.spec.fields
         if not names:
@@ -139,6 +171,14 @@ class Layout:
                 item.kept[name] = value[name]
         if isinstance(item, Conversation):
             _check_conversation(item, self.spec)
+
+
+def _no_layout(value: dict[str, Any], mode: str) -> str:
+    """Why no layout fits, with the mode that would take the record if there is one."""
+    keys = ", ".join(list(value)[:12]) or "none"
+    detail = f"no layout for mode {mode} fits the keys: {keys}"
+    other = next((rule for rule in RULES if rule.fits(value)), None)
+    return f"{detail}; layout {other.name} would, in mode {min(other.modes)}" if other else detail
 
 
 def _check_conversation(item: Conversation, spec: DatasetSpec) -> None:
@@ -223,7 +263,7 @@ def detect_layout(records: Iterable[Record], dataset_spec: DatasetSpec) -> Layou
         value = record.value or {}
         keys[", ".join(value)] += 1
         try:
-            name = dataset_spec.layout if ":" in dataset_spec.layout else layout.rule_for(layout._renamed(value)).name
+            name = dataset_spec.layout if ":" in dataset_spec.layout else layout.rule_for(layout.renamed(value)).name
             found[name] += 1
             layout(record)
         except RecordRejected as problem:
