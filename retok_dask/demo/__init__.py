@@ -24,7 +24,7 @@ from retok_dask.types import RejectReason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["chat_template", "qwen_tokenizer_spec", "write_demo"]
+__all__ = ["chat_template", "open_recipe", "open_run", "qwen_tokenizer_spec", "write_demo"]
 
 # one line a data set: its name, its share of the conversations, its number of files, what builds a record
 _DATASETS: tuple[tuple[str, float, int, Callable[[random.Random], dict[str, Any]]], ...] = (
@@ -169,3 +169,42 @@ def write_demo(
     }
     (folder / "facts.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts | {"folder": str(folder), "recipe": str(folder / "recipe.yaml")}
+
+
+def open_recipe(path: str = "", *, folder: str | Path = "demo-data", conversations: int = 3000) -> Recipe:
+    """A recipe by its path, or the demo's, written first if it is not there.
+
+    What the notebooks begin with: they show the demo until they are given a
+    recipe of one's own.
+
+    Args:
+        path: a recipe; empty for the demo's.
+        folder: where the demo lies or is written.
+        conversations: how many the demo has when it is written.
+
+    Raises:
+        RecipeError: there is no recipe at `path`, or it cannot be used.
+    """
+    if path:
+        return Recipe.load(path)
+    facts = Path(folder) / "facts.json"
+    # written last, so a demo that was cut off is written again
+    if not facts.exists():
+        write_demo(folder, conversations)
+    return Recipe.load(Path(folder) / "recipe.yaml")
+
+
+def open_run(output: str = "", *, folder: str | Path = "demo-data", conversations: int = 3000) -> str:
+    """The folder of a run: the given one, or the demo's, run first if it is not finished.
+
+    Args:
+        output: a run's folder; empty for the demo's.
+        folder, conversations: see :func:`open_recipe`.
+    """
+    if output:
+        return output
+    from retok_dask.cluster import run  # noqa: PLC0415  only those who run need Dask
+
+    recipe = open_recipe(folder=folder, conversations=conversations)
+    run(recipe, progress="none")
+    return recipe.output

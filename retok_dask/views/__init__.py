@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.views.conversation import ConversationView, conversation_view
+from retok_dask.views.explore import Exploration, explore
 from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook
 from retok_dask.views.objects import (
     audit_summary,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConversationView",
+    "Exploration",
     "NotebookRun",
     "Summary",
     "TokenView",
@@ -40,6 +42,7 @@ __all__ = [
     "audit_summary",
     "conversation_view",
     "dataset_summary",
+    "explore",
     "plan_summary",
     "recipe_html",
     "recipe_summary",

@@ -12,6 +12,7 @@ from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.types import Conversation, Document, Record, RecordRejected, Reject
 from retok_dask.views import plots
 from retok_dask.views.conversation import ConversationView, conversation_view
+from retok_dask.views.stack import Stack
 from retok_dask.views.summary import Summary, cell, counts_table, percent, size, table
 from retok_dask.views.text import one_line
 
@@ -149,6 +150,10 @@ class Exploration:
             KeyError: there is no such example; see ``examples``.
         """
         return conversation_view(self.examples[name])
+
+    def gallery(self) -> Stack:
+        """All examples as conversations, each under what is special about it."""
+        return Stack([(name, self.view(name)) for name in self.examples])
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

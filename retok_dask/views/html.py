@@ -86,6 +86,12 @@ def plot_fragment(title: str, png: str, width: int, summary: Summary, fallback: 
     return _fragment("plot.html.jinja", fallback, title=title, data=png, width=width, summary=summary)
 
 
+def stack_fragment(views: Sequence[tuple[str, str]]) -> str:
+    """Fragments made here, each under its heading."""
+    marked = [(heading, Markup(body)) for heading, body in views]  # noqa: S704  made by escaping templates
+    return _environment().get_template("stack.html.jinja").render(views=marked)
+
+
 def page(title: str, fragments: Sequence[str]) -> str:
     """A whole HTML file around fragments made here."""
     bodies = [Markup(fragment) for fragment in fragments]  # noqa: S704  made by escaping templates

@@ -180,6 +180,8 @@ def _execute(source: Path, target: Path, parameters: dict[str, Any], cell_second
                 progress_bar=False,
                 execution_timeout=cell_seconds,
                 cwd=str(Path.cwd()),
+                # the kernel's own warnings are about its transport, and not for who reads the report's console
+                extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except PapermillExecutionError as error:
             return f"cell {error.exec_count} stopped with {error.ename}: {one_line(error.evalue, 600)}"

@@ -33,6 +33,7 @@ def _draw(parts: Iterable[RenderableType], *, colour: bool, width: int) -> str:
         file=out,
         width=width,
         force_terminal=colour,
+        force_jupyter=False,  # in a kernel, rich would display every line by itself
         color_system="truecolor" if colour else None,
         no_color=not colour,
         markup=False,

@@ -1,0 +1,37 @@
+"""Several views under each other, each with a heading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from retok_dask.views.text import one_line
+
+
+class Drawn(Protocol):
+    """Anything that draws itself as HTML and as text."""
+
+    def _repr_html_(self) -> str: ...
+    def __str__(self) -> str: ...
+
+
+@dataclass
+class Stack:
+    """Views in order, by heading; draws them all."""
+
+    views: list[tuple[str, Drawn]] = field(default_factory=list)
+
+    def add(self, heading: str, view: Drawn) -> None:
+        """Put a view below the others."""
+        self.views.append((one_line(heading), view))
+
+    def _repr_html_(self) -> str:
+        from retok_dask.views.html import stack_fragment  # noqa: PLC0415  text alone needs no templates
+
+        return stack_fragment([(heading, view._repr_html_()) for heading, view in self.views])
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"== {heading}\n{view}" for heading, view in self.views)
+
+    def __repr__(self) -> str:
+        return str(self)
