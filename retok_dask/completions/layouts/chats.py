@@ -30,6 +30,8 @@ TOOL_LISTS = ("tools", "functions", "function")
 ID_NAMES = ("id", "conversation_id", "uuid", "prompt_id", "task_id", "instance_id", "message_tree_id", "message_id")
 FLAG_NAMES = ("train", "loss_weight", "weight", "loss", "trainable", "training")
 """Keys of a message that say whether it is trained, in order of preference."""
+_FLAGS = frozenset(FLAG_NAMES)
+_MESSAGE_KEYS = frozenset({"role", "from", "content", "value", "text"})
 
 ROLES = {
     "system": "system",
@@ -60,20 +62,27 @@ ROLES = {
 """What people write for a role. ``call`` is an assistant message that is one JSON tool call."""
 
 
-def is_messages(value: Any, key: str) -> bool:
-    """Whether a value is a list of messages whose role is under ``key``."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and value[0].get(key) is not None
+def role_key(value: Any) -> str | None:
+    """Under which key the messages of a list hold their role; None for what is no list of messages."""
+    if not isinstance(value, list) or not value:
+        return None
+    first = value[0]
+    if not isinstance(first, dict):
+        return None
+    return "role" if first.get("role") is not None else "from" if first.get("from") is not None else None
 
 
-def messages_in(record: dict[str, Any], key: str) -> list[Any] | None:
-    """The record's messages whose role is under ``key``, under whatever name, also as JSON text."""
+def find_messages(record: dict[str, Any]) -> tuple[list[Any] | None, str | None]:
+    """The record's messages, under whatever name, also as JSON text, and the key of their role."""
     for name in MESSAGE_LISTS:
-        value = record.get(name)
-        if isinstance(value, str) and value.lstrip()[:1] == "[":
-            value = _json_or_none(value)
-        if is_messages(value, key):
-            return value
-    return None
+        if name in record:
+            value = record[name]
+            if isinstance(value, str) and value.lstrip()[:1] == "[":
+                value = _json_or_none(value)
+            key = role_key(value)
+            if key is not None:
+                return value, key
+    return None, None
 
 
 def _json_or_none(text: str) -> Any:
@@ -85,17 +94,21 @@ def _json_or_none(text: str) -> Any:
 
 def fits_messages(record: dict[str, Any]) -> bool:
     """A list of objects with ``role``, under one of the usual names, or an empty one."""
-    if messages_in(record, "role") is not None:
-        return True
-    return any(name in record and not record[name] for name in ("messages", "conversations", "conversation"))
+    key = find_messages(record)[1]
+    if key is None:
+        return any(name in record and not record[name] for name in ("messages", "conversations", "conversation"))
+    return key == "role"
+
+
+def fits_sharegpt(record: dict[str, Any]) -> bool:
+    """A list of objects with ``from``, under one of the usual names."""
+    return find_messages(record)[1] == "from"
 
 
 def build_messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
-    """OpenAI messages."""
-    found = messages_in(record, "role")
-    if found is None:
-        found = messages_in(record, "from")
-    return [conversation(found if found is not None else _any_list(record), record, spec)]
+    """OpenAI or ShareGPT messages."""
+    found, _ = find_messages(record)
+    return [conversation(_any_list(record) if found is None else found, record, spec)]
 
 
 def _any_list(record: dict[str, Any]) -> Any:
@@ -105,11 +118,6 @@ def _any_list(record: dict[str, Any]) -> Any:
         detail = f"no messages under any of: {', '.join(MESSAGE_LISTS)}; name the field by fields: {{messages: ...}}"
         raise RecordRejected(RejectReason.bad_layout, detail)
     return record[name]
-
-
-def fits_sharegpt(record: dict[str, Any]) -> bool:
-    """A list of objects with ``from``, under one of the usual names."""
-    return messages_in(record, "from") is not None
 
 
 def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Conversation:
@@ -142,8 +150,7 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RecordRejected(RejectReason.bad_layout, f"message {number} is no object")
     name = message.get("role")
-    sharegpt = name is None
-    if sharegpt:
+    if name is None:
         name = message.get("from")
     role = _standard_role(name, spec)
     if role is None:
@@ -153,32 +160,33 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     content = _content(message)
     if role == "call":
         return _call_message(content, number)
-    if sharegpt or name != role or "content" not in message:
-        message = {k: v for k, v in message.items() if k not in ("role", "from", "value", "text", "content")}
-        message = {"role": role, **message}
-        if content is not None or "tool_calls" not in message:
-            message["content"] = content
-    if message.get("tool_calls") is not None:
-        check_tool_calls(message["tool_calls"], number)
-    return dict(message)
+    out = {"role": role, "content": content}
+    if len(message) > 2:
+        out |= {key: value for key, value in message.items() if key not in _MESSAGE_KEYS}
+        if out.get("tool_calls") is not None:
+            check_tool_calls(out["tool_calls"], number)
+    return out
 
 
 def _standard_role(name: Any, spec: DatasetSpec) -> str | None:
     if not isinstance(name, str):
         return None
-    name = spec.roles.get(name, name)
+    if spec.roles:
+        name = spec.roles.get(name, name)
     return ROLES.get(name) or ROLES.get(name.strip().lower())
 
 
 def _content(message: dict[str, Any]) -> Any:
-    for name in ("content", "value", "text"):
-        if message.get(name) is not None:
-            return message[name]
-    return None
+    content = message.get("content")
+    if content is None:
+        content = message.get("value")
+    return message.get("text") if content is None else content
 
 
 def _flag(message: dict[str, Any]) -> bool | None:
     """Whether the data says that a message is trained; the keys that say so are taken out."""
+    if _FLAGS.isdisjoint(message):
+        return None
     flag: bool | None = None
     for name in FLAG_NAMES:
         value = message.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.completions.layouts.chats import conversation, messages_in
+from retok_dask.completions.layouts.chats import conversation, find_messages
 from retok_dask.completions.layouts.texts import is_dialogue_text, split_dialogue
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
@@ -144,7 +144,7 @@ def _side(record: dict[str, Any], value: Any, spec: DatasetSpec) -> Conversation
     answer = as_messages(value, "assistant", "side of the pair")
     if answer and (answer[0].get("role") or answer[0].get("from")) in ("user", "human", "system"):
         return conversation(answer, record, spec)
-    before: Any = messages_in(record, "role") or messages_in(record, "from") or record.get("prompt")
+    before: Any = find_messages(record)[0] or record.get("prompt")
     if before is None:
         name = first_of(record, QUESTIONS) or "instruction"
         before = record.get(name)
