@@ -112,10 +112,12 @@ class RejectReason(StrEnum):
     alignment_failed = "alignment_failed"
     lossy_decode = "lossy_decode"
     unmapped_token = "unmapped_token"  # noqa: S105  a reason, no password
+    not_recovered = "not_recovered"
     # the run
     too_slow = "too_slow"
     killed_worker = "killed_worker"
     user_function_failed = "user_function_failed"
+    unexpected_error = "unexpected_error"
 
 
 class FilterReason(StrEnum):

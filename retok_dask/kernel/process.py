@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +159,10 @@ class Kernel:
             source.left_out = self._reject(record, problem)
         except RecordFiltered as reason:
             source.left_out = _filtered(record, reason)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever one record does, it costs one record
+            source.left_out = self._reject(record, _unexpected(error))
         parsed = perf_counter()
         pending.stats.seconds["parse"] += parsed - started
         pending.sources.append(source)
@@ -176,6 +182,11 @@ class Kernel:
             return
         except RecordFiltered as reason:
             source.left_out = source.left_out or _filtered(source.record, reason)
+            return
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever one record does, it costs one record
+            source.left_out = source.left_out or self._reject(source.record, _unexpected(error))
             return
         for row in rows:
             conflict = self.policy.conflict(row.rendered.flags)
@@ -361,6 +372,13 @@ class Kernel:
 
 def _filtered(record: Record, why: RecordFiltered) -> Filtered:
     return Filtered(record.file, record.row, record.offset, why.reason, why.detail)
+
+
+def _unexpected(error: Exception) -> RecordRejected:
+    """A fault nobody foresaw, with the line that raised it, so that it can be mended."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(last.filename).name}:{last.lineno}"
+    return RecordRejected(RejectReason.unexpected_error, f"{type(error).__name__} at {where}: {error}")
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:
