@@ -5,18 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import posixpath
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions import storage as st
 from retok_dask.completions.formats import SPLITTABLE, belongs_in_folder, compression_of, format_of
+from retok_dask.completions.json_files import HEAD, shape_of
+from retok_dask.completions.readers import read_records
 from retok_dask.completions.units import (
     COLUMNAR_RATIO,
     FileEntry,
     Listing,
     ListingChange,
     Part,
+    Unit,
     group_parts,
 )
 from retok_dask.errors import InputError
@@ -38,16 +42,49 @@ def list_inputs(recipe: Recipe) -> Listing:
         InputError: a pattern matches nothing, or the format of a file cannot be told.
         StorageError: the storage refused.
     """
-    files: list[FileEntry] = []
-    parts: list[tuple[str, Part]] = []
-    notes: list[str] = []
+    listing = Listing(unit_bytes=recipe.units.bytes)
     for spec in recipe.datasets:
-        found, said = _files_of(spec, recipe.storage)
-        files += found
-        notes += said
-        for entry in found:
-            parts += [(spec.name, part) for part in _parts_of(entry, spec, recipe)]
-    return Listing(files, group_parts(parts, recipe.units.bytes), recipe.units.bytes, notes)
+        files, notes = _files_of(spec, recipe.storage)
+        parts = [(spec.name, part) for entry in files for part in _parts_of(entry, spec, recipe)]
+        units = group_parts(parts, recipe.units.bytes)
+        if spec.limit is not None:
+            files, units = _limited(files, units, spec, recipe)
+            listing.limited.append(spec.name)
+        listing.files += files
+        listing.units += units
+        listing.notes += [*notes, *_whole_files_note(files, units, spec)]
+    return listing
+
+
+def _limited(
+    files: list[FileEntry], units: list[Unit], spec: DatasetSpec, recipe: Recipe
+) -> tuple[list[FileEntry], list[Unit]]:
+    """The first units that hold ``limit`` records, the last of them cut to what is missing.
+
+    Which records are the first ones is known only by counting, so this reads
+    as many records as the limit asks for.
+    """
+    left = spec.limit or 0
+    kept: list[Unit] = []
+    for unit in units:
+        count = sum(1 for _ in islice(read_records(unit, spec, recipe), left + 1))
+        kept.append(replace(unit, limit=left) if count > left else unit)
+        left -= count
+        if left <= 0:
+            break
+    urls = {part.url for unit in kept for part in unit.parts}
+    return [entry for entry in files if entry.url in urls], kept
+
+
+def _whole_files_note(files: list[FileEntry], units: list[Unit], spec: DatasetSpec) -> list[str]:
+    """Say which files are read in one piece each, because nothing can start in their middle."""
+    sizes = {entry.url: entry.size for entry in files}
+    whole = {p.url for unit in units for p in unit.parts if p.compression or p.format not in SPLITTABLE}
+    if not whole:
+        return []
+    largest = max(whole, key=lambda url: sizes.get(url, 0))
+    size = sizes.get(largest, 0) / 2**20
+    return [f"{spec.name}: {len(whole)} files cannot be split and are read whole, the largest has {size:.1f} MiB"]
 
 
 def compare_listings(old: Listing, new: Listing) -> ListingChange:
@@ -139,7 +176,8 @@ def _nothing(pattern: str, spec: DatasetSpec, storage: StorageSpec) -> str:
         head = head.rpartition("/")[0]
     text = f"data set {spec.name!r}: no file matches {pattern!r}"
     if head and not head.endswith(":/") and not _exists(head, storage):
-        return f"{text}; {head!r} does not exist (relative paths start at {str(Path.cwd())!r})"
+        start = f" (relative paths start at {str(Path.cwd())!r})" if st.is_local(head) else ""
+        return f"{text}; {head!r} does not exist{start}"
     return f"{text}; {head or str(Path.cwd())!r} exists, so check the pattern"
 
 
@@ -227,6 +265,10 @@ def _parts_of(entry: FileEntry, spec: DatasetSpec, recipe: Recipe) -> Iterable[P
         )
         raise InputError(msg)
     compression = compression_of(entry.url)
+    if kind == "json" and not compression and entry.size > recipe.units.bytes:
+        # Lines under the name of JSON can be split, so a large file is worth a look at its head.
+        head = st.read_range(entry.url, 0, HEAD, recipe.storage)
+        kind = "jsonl" if shape_of(head)[0] == "lines" else kind
     target = recipe.units.bytes // (COLUMNAR_RATIO if kind == "parquet" else 1)
     if compression or kind not in SPLITTABLE:
         return [Part(entry.url, 0, entry.size, entry.size, kind, compression)]

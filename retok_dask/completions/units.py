@@ -215,8 +215,12 @@ class ListingChange:
         if self.changed or self.removed:
             raise InputError(self.describe())
         old = self.old_listing
+        closed = sorted({entry.dataset for entry in self.new} & set(old.limited))
+        if closed:
+            msg = f"data set {closed[0]!r} has a limit, so new files cannot be added to it; start a new output folder"
+            raise InputError(msg)
         units = group_parts(self.new_parts, old.unit_bytes)
-        return Listing([*old.files, *self.new], [*old.units, *units], old.unit_bytes, old.notes)
+        return Listing([*old.files, *self.new], [*old.units, *units], old.unit_bytes, old.notes, old.limited)
 
     def describe(self) -> str:
         """One sentence that names the first files of each kind."""
@@ -238,12 +242,15 @@ class Listing:
         units: in the order of the files.
         unit_bytes: text that a unit was meant to hold.
         notes: what the user should know, such as files left aside.
+        limited: data sets with a limit; of their files only those are listed
+            that the limit reaches.
     """
 
     files: list[FileEntry] = field(default_factory=list)
     units: list[Unit] = field(default_factory=list)
     unit_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+    limited: list[str] = field(default_factory=list)
 
     @property
     def stored_bytes(self) -> int:
@@ -256,6 +263,7 @@ class Listing:
             "version": LISTING_VERSION,
             "unit_bytes": self.unit_bytes,
             "notes": self.notes,
+            "limited": self.limited,
             "files": [_pack_files(group) for group in _by_dataset(self.files)],
             "units": [unit.to_dict() for unit in self.units],
         }
@@ -274,7 +282,7 @@ class Listing:
             raise InputError(msg)
         files = [entry for group in data["files"] for entry in _unpack_files(group)]
         units = [Unit.from_dict(unit) for unit in data["units"]]
-        return cls(files, units, data["unit_bytes"], data["notes"])
+        return cls(files, units, data["unit_bytes"], data["notes"], data["limited"])
 
 
 def group_parts(parts: Iterable[tuple[str, Part]], target: int) -> list[Unit]:

@@ -164,8 +164,10 @@ class Layout:
     def _finish(self, item: Item, value: dict[str, Any]) -> None:
         """Fill in the id and kept columns, and hold a conversation to its mode."""
         if item.id is None:
-            found = next((value[n] for n in chats.ID_NAMES if isinstance(value.get(n), str | int)), None)
-            item.id = None if found is None else str(found)
+            for name in chats.ID_NAMES:
+                if name in value and isinstance(value[name], str | int):
+                    item.id = str(value[name])
+                    break
         for name in self.spec.keep:
             if name in value:
                 item.kept[name] = value[name]

@@ -17,8 +17,8 @@ TEXTS = ("text", "content", "document", "page_content", "raw_content", "body", "
 
 DIALOGUES = ("text", "dialogue", "conversation", "transcript")
 
-_MARK = re.compile(r"(?:^|\n\n)(Human|Assistant|System):")
-_NAMES = {"Human": "user", "Assistant": "assistant", "System": "system"}
+_MARK = re.compile(r"(?:^|\n\n)(Human|Assistant):")
+_NAMES = {"Human": "user", "Assistant": "assistant"}
 
 
 def is_dialogue_text(text: str) -> bool:
@@ -27,14 +27,20 @@ def is_dialogue_text(text: str) -> bool:
 
 
 def split_dialogue(text: str) -> list[dict[str, Any]]:
-    """Messages of a dialogue; a last ``Assistant:`` with nothing after it asks for an answer and is none."""
+    """Messages of a dialogue that is one text.
+
+    One blank after a speaker's colon belongs to the format; the rest of the
+    text is kept as it is. A last ``Assistant:`` with nothing after it asks for
+    an answer and is no message.
+    """
     parts = _MARK.split(text)
     if parts[0].strip():
         raise RecordRejected(RejectReason.bad_layout, f"text before the first speaker: {parts[0][:60]!r}")
     messages = [
-        {"role": _NAMES[name], "content": said.strip()} for name, said in zip(parts[1::2], parts[2::2], strict=True)
+        {"role": _NAMES[name], "content": said.removeprefix(" ")}
+        for name, said in zip(parts[1::2], parts[2::2], strict=True)
     ]
-    if messages and messages[-1] == {"role": "assistant", "content": ""}:
+    if messages and messages[-1]["role"] == "assistant" and not messages[-1]["content"].strip():
         messages.pop()
     return messages
 
