@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 VERDICT_MIME = "application/vnd.retok.verdict+json"
+TOP_TAG = "retok-verdict"
 _MARK = "RETOK_NOTEBOOK_RUN"
 _GRACE = 5.0
 """Seconds that processes of a notebook get to end by themselves after it."""
@@ -252,9 +253,13 @@ def _put_on_top(notebook: NotebookNode, run: NotebookRun) -> None:
     summary = run.summary()
     summary.title = "Verdict"
     summary.facts = [(name, cell(value)) for name, value in run.figures.items()]
-    summary.facts += [(f"parameter {name}", cell(value)) for name, value in run.parameters.items()]
+    summary.facts += [
+        (f"parameter {name}", cell(value)) for name, value in run.parameters.items() if value not in ("", None)
+    ]
     data = {"text/html": summary._repr_html_(), "text/plain": str(summary)}
-    top = new_code_cell("", outputs=[new_output("display_data", data)], metadata={"tags": ["retok-verdict"]})
+    top = new_code_cell(
+        "", outputs=[new_output("display_data", data)], metadata={"tags": [TOP_TAG], "jupyter": {"source_hidden": True}}
+    )
     notebook.cells = [
         each for each in notebook.cells if "papermill-error-cell-tag" not in each.metadata.get("tags", [])
     ]
@@ -263,7 +268,8 @@ def _put_on_top(notebook: NotebookNode, run: NotebookRun) -> None:
 
 def to_html(notebook: NotebookNode, *, title: str, code: bool = True) -> str:
     """A notebook as one HTML file that loads nothing from elsewhere."""
-    from nbconvert import HTMLExporter  # noqa: PLC0415
+    from nbconvert import HTMLExporter  # noqa: PLC0415  heavy, and only for those who run notebooks
+    from traitlets.config import Config  # noqa: PLC0415
 
     exporter = HTMLExporter(
         template_name="retok_report",
@@ -272,6 +278,9 @@ def to_html(notebook: NotebookNode, *, title: str, code: bool = True) -> str:
         exclude_input_prompt=True,
         exclude_output_prompt=True,
         exclude_anchor_links=True,
+        config=Config(
+            {"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {TOP_TAG, "injected-parameters"}}}
+        ),
     )
     body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
     return str(body)
