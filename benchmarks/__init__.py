@@ -1,0 +1,1 @@
+"""What the pipeline costs, measured side by side with public tools: ``python -m benchmarks``."""
