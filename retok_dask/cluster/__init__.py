@@ -1,0 +1,1 @@
+"""Dask: connect, plan, run, watch, and survive."""

@@ -1,0 +1,104 @@
+"""The Dask settings that decide whether a run survives its faults.
+
+Set by us on a cluster that we make; compared by ``retok doctor`` on a
+cluster that we only use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.utils import parse_timedelta
+
+if TYPE_CHECKING:
+    from retok_dask.recipe import Recipe
+
+NATIVE_THREADS = {
+    name: "1"
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "RAYON_NUM_THREADS",
+        "ARROW_IO_THREADS",
+        "TOKENIZERS_PARALLELISM",
+    )
+} | {"TOKENIZERS_PARALLELISM": "false", "ARROW_IO_THREADS": "2"}
+"""Environment of a worker process: one unit at a time needs one native thread."""
+
+
+def own_settings(recipe: Recipe) -> dict[str, Any]:
+    """Dask configuration for a cluster made for one run.
+
+    ``allowed-failures`` is 0 so that each death of a worker is judged here, by
+    the unit that did it. Nothing is spilled or paused, because results are a
+    few hundred bytes: a worker above its limit is ended by its nanny, and its
+    unit is isolated. The time to live is longer than the longest record may
+    take, so that only a worker which is really lost is given up.
+    """
+    ttl = max(300.0, 3 * recipe.units.seconds_per_record)
+    return {
+        "distributed.scheduler.allowed-failures": 0,
+        "distributed.scheduler.worker-ttl": f"{ttl:.0f}s",
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.worker.multiprocessing-method": "spawn",
+        "distributed.worker.daemon": True,
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.pause": False,
+        "distributed.worker.memory.terminate": 0.95,
+        "distributed.worker.memory.monitor-interval": "100ms",
+        "distributed.deploy.lost-worker-timeout": "20s",
+        "distributed.comm.timeouts.connect": "30s",
+        "distributed.comm.timeouts.tcp": "60s",
+        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": ["*"],
+        "distributed.nanny.pre-spawn-environ": dask.config.get("distributed.nanny.pre-spawn-environ", default={})
+        | NATIVE_THREADS,
+    }
+
+
+@dataclass(frozen=True)
+class SettingAdvice:
+    """One setting of a cluster that is not as a long run wants it."""
+
+    name: str
+    value: str
+    wanted: str
+    why: str
+
+
+def judge_settings(config: dict[str, Any], seconds_per_record: float) -> list[SettingAdvice]:
+    """Compare a cluster's configuration with what a long run needs.
+
+    Args:
+        config: the values of :data:`JUDGED` as found on the cluster.
+        seconds_per_record: the recipe's time limit of one record.
+    """
+    advice = []
+    ttl = parse_timedelta(config.get("distributed.scheduler.worker-ttl") or 0) or 0
+    if 0 < ttl < 2 * seconds_per_record:
+        why = "a worker inside one slow native call is given up before the record's own time limit ends it"
+        advice.append(
+            SettingAdvice("distributed.scheduler.worker-ttl", f"{ttl:g}s", f"{2 * seconds_per_record:.0f}s or more", why)
+        )
+    failures = config.get("distributed.scheduler.allowed-failures")
+    if isinstance(failures, int) and failures > 3:  # noqa: PLR2004  Dask's own default
+        why = "each bad unit kills that many workers more before it is isolated"
+        advice.append(SettingAdvice("distributed.scheduler.allowed-failures", str(failures), "0 to 3", why))
+    for name, why in (
+        ("terminate", "nothing ends a worker that grows, so the machine kills a process of its own choice"),
+    ):
+        value = config.get(f"distributed.worker.memory.{name}")
+        if value is False:
+            advice.append(SettingAdvice(f"distributed.worker.memory.{name}", "false", "0.95", why))
+    return advice
+
+
+JUDGED = (
+    "distributed.scheduler.worker-ttl",
+    "distributed.scheduler.allowed-failures",
+    "distributed.worker.memory.terminate",
+    "distributed.worker.memory.pause",
+)

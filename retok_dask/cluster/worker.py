@@ -1,0 +1,269 @@
+"""What runs in a worker process: one task a unit, with signs of life.
+
+The job (recipe, tokenizer, template) comes once to each process by a plug-in
+and is opened once; a task brings only the description of its unit.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psutil
+from distributed import WorkerPlugin, get_worker
+from distributed.metrics import context_meter
+
+from retok_dask.completions import Unit
+from retok_dask.errors import InputError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from distributed import Worker
+
+BEAT_SECONDS = 1.0
+"""Time between two reports of a running unit."""
+
+SETTLE_SECONDS = 1.0
+"""A worker's first task waits until its process is so old: a nanny does not replace one that dies while it starts."""
+
+RECYCLE_SHARE = 0.6
+"""A worker that still holds this share of its limit after a unit is replaced by a fresh process."""
+
+
+class OpenJob(Protocol):
+    """A job as it works in a worker process; each call does one unit."""
+
+    seconds_per_record: float
+
+    def encode(self, unit: Unit, order: dict[str, Any], tell: Teller) -> dict[str, Any]:
+        """Read, encode, write and commit the unit; returns its small summary."""
+
+    def probe(self, unit: Unit, order: dict[str, Any], tell: Teller) -> dict[str, Any]:
+        """Do the unit's work and write nothing: does it survive?"""
+
+    def count(self, unit: Unit, order: dict[str, Any], tell: Teller) -> dict[str, Any]:
+        """Say how many records the unit holds."""
+
+
+class Job(Protocol):
+    """A job as it travels: small, picklable, opened once in each process."""
+
+    run_id: str
+
+    def open(self) -> OpenJob: ...
+
+
+_packed: dict[str, Job] = {}
+_opened: dict[str, OpenJob] = {}
+_joined: dict[str, float] = {}
+_opening = threading.Lock()
+
+
+class JobPlugin(WorkerPlugin):
+    """Brings the job to every worker, also to those that join later."""
+
+    idempotent = True
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.name = f"retok-{job.run_id}"
+
+    async def setup(self, worker: Worker) -> None:
+        _packed[self.job.run_id] = self.job
+        _joined.setdefault("at", monotonic())
+        # opened in a thread, so that loading a tokenizer never delays a heartbeat
+        worker.loop.asyncio_loop.run_in_executor(None, _open_quietly, self.job.run_id)
+
+    def teardown(self, worker: Worker) -> None:
+        _packed.pop(self.job.run_id, None)
+        _opened.pop(self.job.run_id, None)
+
+
+def open_job(run_id: str) -> OpenJob:
+    """The job, opened once in this process.
+
+    Raises:
+        RuntimeError: this process was never given the job.
+    """
+    with _opening:
+        if run_id not in _opened:
+            if run_id not in _packed:
+                msg = f"this worker has no job {run_id!r}: its plug-in is missing or was removed"
+                raise RuntimeError(msg)
+            _opened[run_id] = _packed[run_id].open()
+        return _opened[run_id]
+
+
+def _open_quietly(run_id: str) -> None:
+    with suppress(Exception):  # the first task opens it again and reports what is wrong
+        open_job(run_id)
+
+
+class Teller:
+    """Says what a running unit has done so far, and ends the process if it hangs.
+
+    The time limit is kept by a thread of the interpreter's fault handler. It
+    needs no interpreter lock, so it also ends a process that is stuck in
+    native code.
+    """
+
+    def __init__(self, order: dict[str, Any], task: str, seconds_per_record: float) -> None:
+        self.order = order
+        self.task = task
+        self.limit = seconds_per_record
+        self.totals = dict.fromkeys(("records", "samples", "tokens", "loss_tokens", "rejected", "filtered"), 0)
+        self._told = 0.0
+        self._armed = 0.0
+        self._process = psutil.Process()
+        self._worker: Worker | None = None
+        with suppress(ValueError):
+            self._worker = get_worker()
+
+    def __enter__(self) -> Teller:
+        self.alive()
+        self.tell("start")
+        if self.order.get("suspect"):
+            # the message must leave this process before something ends it
+            sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def alive(self) -> None:
+        """Start the time limit anew; cheap enough to be called for each record."""
+        now = monotonic()
+        if now - self._armed < self.limit / 20:
+            return
+        self._armed = now
+        faulthandler.dump_traceback_later(self.limit, exit=True, file=_devnull())
+
+    def watch(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Pass records on, starting the time limit anew with each."""
+        for record in records:
+            self.alive()
+            yield record
+
+    def batch(self, stats: Any) -> None:
+        """Count a finished batch (:class:`retok_dask.kernel.UnitStats`), and report now and then."""
+        totals = self.totals
+        totals["records"] += stats.records_in
+        totals["samples"] += stats.samples
+        totals["tokens"] += stats.tokens
+        totals["loss_tokens"] += stats.loss_tokens
+        totals["rejected"] += sum(stats.rejected.values())
+        totals["filtered"] += sum(stats.filtered.values())
+        for stage, seconds in stats.seconds.items():
+            context_meter.digest_metric(stage, seconds, "seconds")
+        self.alive()
+        if monotonic() - self._told >= BEAT_SECONDS:
+            self.tell("batch")
+
+    def tell(self, what: str) -> None:
+        """Send one report to the client."""
+        self._told = monotonic()
+        if self._worker is None:
+            return
+        message = {
+            "what": what,
+            "task": self.task,
+            "unit": self.order["unit"]["id"],
+            "attempt": self.order["attempt"],
+            "worker": self._worker.address,
+            "pid": os.getpid(),
+            "rss": self._process.memory_info().rss,
+            **self.totals,
+        }
+        self._worker.log_event(topic(self.order["run"]), message)
+
+
+def topic(run_id: str) -> str:
+    """Name under which a run's reports travel."""
+    return f"retok-{run_id}"
+
+
+def encode_unit(order: dict[str, Any]) -> dict[str, Any]:
+    """Task: read, encode, write and commit one unit."""
+    return _do("encode", order)
+
+
+def probe_unit(order: dict[str, Any]) -> dict[str, Any]:
+    """Task: find out whether a part of a suspicious unit survives."""
+    return _do("probe", order)
+
+
+def count_records(order: dict[str, Any]) -> dict[str, Any]:
+    """Task: count the records of a suspicious unit."""
+    return _do("count", order)
+
+
+TASKS = {"encode": encode_unit, "probe": probe_unit, "count": count_records}
+
+
+def _do(task: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Run one task; what goes wrong is an answer too, so that it always arrives."""
+    started = monotonic()
+    sleep(max(0.0, _joined.get("at", 0.0) + SETTLE_SECONDS - started))
+    try:
+        job = open_job(order["run"])
+        with Teller(order, task, job.seconds_per_record) as tell:
+            answer = getattr(job, task)(Unit.from_dict(order["unit"]), order, tell)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a unit's error never ends the run
+        answer = {"failed": describe(error)}
+    answer["worker_seconds"] = monotonic() - started
+    answer["rss"] = _recycle_if_grown()
+    return answer
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain values: what it was, and whether another try may help."""
+    chain = [error]
+    while (following := chain[-1].__cause__ or chain[-1].__context__) is not None and following not in chain:
+        chain.append(following)
+    numbers = [item.errno for item in chain if isinstance(item, OSError) and item.errno]
+    storage = any(isinstance(item, (StorageError, InputError, OSError, TimeoutError)) for item in chain)
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:2000],
+        "storage": storage,
+        "memory": any(isinstance(item, MemoryError) for item in chain),
+        "errno": numbers[0] if numbers else 0,
+        "trace": "".join(traceback.format_exception(error))[-4000:],
+    }
+
+
+def _recycle_if_grown() -> int:
+    """Resident bytes; a process that keeps too much of its limit is replaced once its result is away."""
+    rss = int(psutil.Process().memory_info().rss)
+    try:
+        worker = get_worker()
+    except ValueError:
+        return rss
+    limit = worker.memory_manager.memory_limit
+    if limit and rss > RECYCLE_SHARE * limit:
+        gc.collect()
+        rss = int(psutil.Process().memory_info().rss)
+        if rss > RECYCLE_SHARE * limit and worker.nanny:
+            worker.loop.add_callback(worker.loop.call_later, 1.0, _retire, worker)
+    return rss
+
+
+async def _retire(worker: Worker) -> None:
+    await worker.close_gracefully(restart=True, reason="retok: memory was not given back after a unit")
+
+
+_null: list[Any] = []
+
+
+def _devnull() -> Any:
+    if not _null:
+        _null.append(Path(os.devnull).open("w"))  # noqa: SIM115  stays open: the fault handler writes to its descriptor
+    return _null[0]
