@@ -184,8 +184,11 @@ class DatasetSpec(Part):
     """Opening and closing text around tool output inside assistant content; it is not trained."""
     source_tokenizer: TokenizerSpec | None = None
     """For ``mode: tokens`` with ids of another tokenizer: that tokenizer."""
-    token_map: dict[str, str] = Field(default_factory=dict)
-    """Control tokens of the source tokenizer to those of this one, by text."""
+    token_map: dict[str, str | None] = Field(default_factory=dict)
+    """Control tokens of the source tokenizer to those of this one, by text or pattern with ``*``; an empty
+    text leaves a token out, its own text makes ordinary text of it, null rejects rows that hold it."""
+    lossy_decode: Literal["reject", "keep"] = "reject"
+    """Rows of ids that cut a character in two: reject them, or keep them with U+FFFD in its place."""
     mend: list[Literal["lone_surrogates", "control_characters", "duplicate_keys"]] = Field(default_factory=list)
     """What is mended in a record's JSON, and counted, where it would be rejected: half surrogate
     pairs become U+FFFD, raw control characters stay as text, of a key written twice the last counts."""

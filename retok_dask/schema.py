@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+SOURCE_TOKENS_COLUMN = "source_tokens"
+"""Kept column of rows that were ids of another tokenizer: how many they were."""
+
+LOSSY_COLUMN = "lossy_decode"
+"""Kept column of such rows: ``noncanonical`` or ``cut_character`` where their ids were not what their text encodes to."""
+
 PROMPT_COLUMN = "prompt_messages"
 """Kept column of mode ``prompts``: the prompt's messages as JSON text, for an inference server."""
 
@@ -71,10 +77,12 @@ def sample_schema(keep: Sequence[str] = ()) -> pa.Schema:
 
 
 def kept_columns(recipe: Recipe) -> tuple[str, ...]:
-    """Kept columns of a whole run, in the recipe's order; ``prompt_messages`` where prompts are wanted."""
+    """Kept columns of a whole run, in the recipe's order, and those that retok adds itself."""
     names = [name for spec in recipe.datasets for name in spec.keep]
     if any(spec.mode == "prompts" for spec in recipe.datasets):
         names.append(PROMPT_COLUMN)
+    if any(spec.source_tokenizer is not None or spec.format == "retok" for spec in recipe.datasets):
+        names += [SOURCE_TOKENS_COLUMN, LOSSY_COLUMN]
     return tuple(dict.fromkeys(names))
 
 
