@@ -17,6 +17,8 @@ from retok_dask.types import SHARED_TOKEN_RANK, Kind
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from retok_dask.types import Rendered
+
     Int32 = npt.NDArray[np.int32]
     Int64 = npt.NDArray[np.int64]
 
@@ -116,37 +118,66 @@ def segments_from_cuts(spans: Spans, cut: Int64, shared_tokens: Int64, row_split
     )
 
 
-def segments_by_offsets(spans: Spans, offsets: Int64) -> tuple[Int64, Int64] | None:
-    """Cuts for one row from the (start, end) characters of its tokens.
+def cuts_by_offsets(spans: Spans, offsets: Int64) -> tuple[Int64, Int64] | None:
+    """Cuts of one row from the (start, end) characters of its tokens.
 
-    Tokens may leave characters out (blanks that a pre-tokenizer drops) and
+    Tokens may leave characters out (blanks that a pre-tokenizer drops), and
     several may share one character (byte fallback). A token without characters
-    goes with the character it stands before.
+    goes with the character that it stands before.
+
+    Args:
+        spans: the row's spans, lengths in characters.
+        offsets: shape (tokens, 2).
 
     Returns:
         The token offset at which each span ends, and the shared tokens; None
         if the tokens do not lie in the order of the text.
     """
+    count = spans.length.size
+    if not count:
+        return (np.zeros(0, np.int64), np.zeros(0, np.int64)) if not offsets.size else None
     ends = np.cumsum(spans.length)
     begin, stop = offsets[:, 0], offsets[:, 1]
-    top = spans.length.size - 1
-    first = np.minimum(np.searchsorted(ends, begin, side="right"), top)
-    final = np.minimum(np.searchsorted(ends, np.maximum(stop - 1, begin), side="right"), top)
+    first = np.minimum(np.searchsorted(ends, begin, side="right"), count - 1)
+    final = np.minimum(np.searchsorted(ends, np.maximum(stop - 1, begin), side="right"), count - 1)
     owner = first.copy()
     shared = np.flatnonzero(final != first)
     for token in shared.tolist():
         members = np.arange(first[token], final[token] + 1)
         owner[token] = members[int(np.argmin(RANK_OF_KIND[spans.kind[members]]))]
-    if np.any(owner[1:] < owner[:-1]) or np.any(final < first):
+    if np.any(owner[1:] < owner[:-1]):
         return None
-    return np.searchsorted(owner, np.arange(spans.length.size), side="right"), shared
+    return np.searchsorted(owner, np.arange(count), side="right"), shared
 
 
-def join_spans(parts: list[Spans]) -> Spans:
-    """Spans of several rows as one batch."""
+def char_spans(number: int, row: Rendered) -> Spans:
+    """The non-empty spans of one row, lengths in characters."""
+    bounds = np.array([*row.starts, len(row.text)], np.int64)
+    lengths = bounds[1:] - bounds[:-1]
+    keep = lengths > 0
     return Spans(
-        row=np.concatenate([np.zeros(0, np.int64), *(part.row for part in parts)]),
-        length=np.concatenate([np.zeros(0, np.int64), *(part.length for part in parts)]),
-        kind=np.concatenate([np.zeros(0, np.int8), *(part.kind for part in parts)]),
-        message=np.concatenate([np.zeros(0, np.int32), *(part.message for part in parts)]),
+        row=np.full(int(keep.sum()), number, np.int64),
+        length=lengths[keep],
+        kind=np.array(row.kinds, np.int8)[keep],
+        message=np.array(row.messages, np.int32)[keep],
     )
+
+
+def with_token_cuts(spans: Spans, cuts: dict[int, tuple[Spans, Int64]], dropped: set[int]) -> Spans:
+    """Spans of a batch where some rows are cut by token counts instead of bytes, and some are dropped.
+
+    Args:
+        spans: the batch's spans, lengths in bytes.
+        cuts: rows to take in this form: their spans and the token at which each ends.
+        dropped: rows without tokens.
+    """
+    others = ~np.isin(spans.row, [*cuts, *dropped])
+    parts = [Spans(spans.row[others], spans.length[others], spans.kind[others], spans.message[others])]
+    for own, cut in cuts.values():
+        tokens = np.diff(cut, prepend=0)
+        keep = tokens > 0
+        parts.append(Spans(own.row[keep], tokens[keep], own.kind[keep], own.message[keep]))
+    joined = [np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "length", "kind", "message")]
+    order = np.argsort(joined[0], kind="stable")
+    row, length, kind, message = (column[order] for column in joined)
+    return Spans(row, length, kind, message)

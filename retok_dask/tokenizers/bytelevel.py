@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +93,15 @@ class ByteTable:
         tokens = {index: _token_bytes(text) for text, index in definition["model"]["vocab"].items()}
         tokens.update({token["id"]: token["content"].encode() for token in definition.get("added_tokens", ())})
         return cls(tokens)
+
+    def texts(self) -> list[str]:
+        """The text of each id whose bytes are valid text."""
+        found = []
+        for data in self._tokens:
+            with contextlib.suppress(UnicodeDecodeError):
+                if data:
+                    found.append(data.decode())
+        return found
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
         """The bytes that ids stand for, exactly."""

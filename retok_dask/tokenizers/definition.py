@@ -5,12 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Self
-
-import orjson
-import zstandard
-
-from retok_dask.errors import TokenizerError
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +37,6 @@ class Definition:
         """sha256 of `json`: what decides the ids."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
-    def to_bytes(self) -> bytes:
-        """Compressed JSON, to be sent to workers."""
-        return zstandard.compress(orjson.dumps(dataclasses.asdict(self)), level=3)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Undo :meth:`to_bytes`.
-
-        Raises:
-            TokenizerError: the bytes are damaged or from another version.
-        """
-        try:
-            return cls(**orjson.loads(zstandard.decompress(data)))
-        except (zstandard.ZstdError, orjson.JSONDecodeError, TypeError) as error:
-            msg = f"these bytes hold no tokenizer ({error}); send what Tokenizer.payload() gave, by the same version"
-            raise TokenizerError(msg) from error
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)

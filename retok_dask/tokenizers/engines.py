@@ -42,7 +42,6 @@ class ReferenceEngine:
     def __init__(self, definition_json: str) -> None:
         from tokenizers import Tokenizer  # noqa: PLC0415  native library, loaded when a tokenizer is
 
-        limit_native_threads()
         self.backend = Tokenizer.from_str(definition_json)
         self.backend.post_processor = None  # it only adds special tokens and trims blanks off the offsets
         self.backend.no_truncation()
@@ -76,7 +75,6 @@ class FastEngine:
     def __init__(self, definition_json: str) -> None:
         from fastokens import Tokenizer  # noqa: PLC0415  optional native library
 
-        limit_native_threads()
         self._backend = Tokenizer.from_json_str(definition_json)
 
     def encode(self, texts: Sequence[str]) -> Flat:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import orjson
+import zstandard
 
 from retok_dask.errors import TokenizerError
-from retok_dask.tokenizers import align
+from retok_dask.tokenizers import certificate as certificates
+from retok_dask.tokenizers.batch import BatchEncoder
 from retok_dask.tokenizers.bytelevel import ByteTable, is_byte_level, uses_nfc
+from retok_dask.tokenizers.certificate import Certificate
 from retok_dask.tokenizers.definition import Definition
-from retok_dask.tokenizers.engines import ReferenceEngine, flatten
+from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
 from retok_dask.tokenizers.load import load_definition
-from retok_dask.tokenizers.pieces import CannotEscape, PieceEncoder
-from retok_dask.types import Encoded, Rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
     from retok_dask.recipe import StorageSpec, TokenizerSpec
+    from retok_dask.types import Encoded, Rendered
 
 EngineChoice = Literal["auto", "reference"]
 
-_LOADED: dict[str, Tokenizer] = {}
+_LOADED: dict[bytes, Tokenizer] = {}
 
 
 class Tokenizer:
@@ -44,23 +47,25 @@ class Tokenizer:
             (:meth:`encode` never does: what is encoded is what was rendered).
         byte_level: ids are cut from the text's UTF-8 bytes, so that
             :meth:`decode_bytes` is exact.
-        engine: name of the engine that encodes.
     """
 
-    def __init__(self, definition: Definition, *, engine: EngineChoice = "auto") -> None:
+    def __init__(
+        self, definition: Definition, *, engine: EngineChoice = "auto", certificate: Certificate | None = None
+    ) -> None:
         self.definition = definition
         self.digest = definition.digest
         self.special_tokens_map: dict[str, Any] = definition.special_tokens_map
         self.chat_templates = definition.chat_templates
         self.adds_bos = definition.adds_bos
+        self._choice: EngineChoice = engine
+        self._given = certificate
         self._reference = ReferenceEngine(definition.json)
         data = orjson.loads(definition.json)
         self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens", ())}
         self.byte_level = is_byte_level(data)
-        self._nfc = uses_nfc(data)
         self._table = ByteTable.of(data) if self.byte_level else None
-        self._pieces = PieceEncoder(self._reference, self.added_tokens)
-        self._choice: EngineChoice = engine
+        nfc = self.byte_level and uses_nfc(data)
+        self._bare = BatchEncoder(self._reference, self._table, nfc=nfc, added_tokens=self.added_tokens)
 
     @classmethod
     def load(cls, spec: TokenizerSpec, *, storage: StorageSpec | None = None, engine: EngineChoice = "auto") -> Self:
@@ -78,26 +83,93 @@ class Tokenizer:
         return cls(load_definition(spec, storage), engine=engine)
 
     def payload(self) -> bytes:
-        """All that another process needs to make this tokenizer: no files, no hub, no pickled code."""
-        return self.definition.to_bytes()
+        """All that another process needs to make this tokenizer: no files, no hub, no pickled code.
+
+        Holds the certificate, so that no worker has to make one.
+        """
+        certificate = self.certificate
+        parts = {
+            "definition": self.definition.to_dict(),
+            "engine": self._choice,
+            "certificate": certificate.to_dict() if certificate else None,
+        }
+        return zstandard.compress(orjson.dumps(parts), level=3)
 
     @classmethod
     def from_payload(cls, data: bytes) -> Tokenizer:
         """The tokenizer of :meth:`payload`; made once a process, however often it is asked for.
 
+        The native libraries use one thread in such a process: a run's
+        parallelism is its processes.
+
         Raises:
             TokenizerError: the bytes are no payload.
         """
-        key = f"{zlib.crc32(data)}-{len(data)}"
+        key = hashlib.sha256(data).digest()
         if key not in _LOADED:
-            _LOADED[key] = cls(Definition.from_bytes(data))
+            limit_native_threads()
+            _LOADED[key] = cls._unpack(data)
         return _LOADED[key]
 
-    # --- facts ---
+    @classmethod
+    def _unpack(cls, data: bytes) -> Self:
+        try:
+            parts = orjson.loads(zstandard.decompress(data))
+            definition = Definition(**parts["definition"])
+            certificate = Certificate.from_dict(parts["certificate"]) if parts["certificate"] else None
+        except (zstandard.ZstdError, orjson.JSONDecodeError, TypeError, KeyError) as error:
+            msg = f"these bytes hold no tokenizer ({error}); send what Tokenizer.payload() gave, by the same version"
+            raise TokenizerError(msg) from error
+        return cls(definition, engine=parts["engine"], certificate=certificate)
+
+    # --- the engine ---
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """What the fast engine was proved by, or why it is not used; None where it was not asked for.
+
+        Taken from the payload or the user's cache; made where there is none,
+        which takes seconds, once for a tokenizer and set of library versions.
+        """
+        if self._choice == "reference" or not self.byte_level:
+            return None
+        known = self._given or certificates.stored(self.definition.json_digest)
+        if known is not None:
+            return known
+        made = self.certify()
+        certificates.store(made)
+        return made
+
+    def certify(self, sample: Iterable[str] = ()) -> Certificate:
+        """Compare the fast engine with the reference now, on text of the user's too; keeps nothing."""
+        try:
+            fast = FastEngine(self.definition.json)
+        except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
+            return certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
+        return certificates.certify(
+            self.definition.json_digest,
+            self._reference,
+            fast,
+            added_tokens=list(self.added_tokens),
+            token_texts=self._table.texts() if self._table else [],
+            sample=sample,
+        )
+
+    @cached_property
+    def _encoder(self) -> BatchEncoder:
+        """The batch encoder, with the fast engine where a certificate for these libraries allows it."""
+        certificate = self.certificate
+        if certificate is not None and certificate.passed and certificate.holds_for(self.definition.json_digest):
+            self._bare.fast = FastEngine(self.definition.json)
+            self._bare.guards = tuple(certificate.guards)
+        return self._bare
 
     @property
     def engine(self) -> str:
-        return self._reference.name
+        """``fastokens`` or ``tokenizers``: the one that encodes."""
+        return (self._encoder.fast or self._reference).name
+
+    # --- facts ---
 
     @cached_property
     def vocab_size(self) -> int:
@@ -146,67 +218,20 @@ class Tokenizer:
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
         """Encode a batch, each row in one piece, and carry its spans over to tokens.
 
-        A row that cannot be encoded or aligned comes back empty, with its
-        reason in ``failed``; it never stops the others.
+        A row that cannot be encoded or aligned comes back empty, with
+        ``reason: detail`` in ``failed`` (the reason one of
+        :class:`~retok_dask.types.RejectReason`); it never stops the others.
         """
-        failed: dict[int, str] = {}
-        cuts: list[npt.NDArray[np.int64]] = []
-        shared: list[npt.NDArray[np.int64]] = []
-        ids: list[npt.NDArray[np.int32]] = []
-        spans: list[align.Spans] = []
-        base = 0
-        for number, row in enumerate(rows):
-            found = np.zeros(0, np.int32)
-            try:
-                found, offsets = self._reference_row(row)
-                own = _char_spans(number, row)
-                placed = align.segments_by_offsets(own, offsets) if own.length.size else None
-            except (CannotEscape, UnicodeError, TypeError) as error:
-                failed[number] = f"encode_error: {error}"
-                ids.append(found[:0])
-                continue
-            if placed is None and found.size:
-                failed[number] = "alignment_failed: tokens do not lie in the order of the text"
-                found = found[:0]
-            elif placed is not None:
-                spans.append(own)
-                cuts.append(placed[0] + base)
-                shared.append(placed[1] + base)
-            ids.append(found)
-            base += found.size
-        flat, splits = flatten([])
-        if rows:
-            flat = np.concatenate(ids)
-            splits = np.concatenate([[0], np.cumsum([part.size for part in ids])]).astype(np.int64)
-        segments = align.segments_from_cuts(align.join_spans(spans), _joined(cuts), _joined(shared), splits)
-        return Encoded(
-            ids=flat,
-            row_splits=splits,
-            seg_splits=segments.splits,
-            seg_start=segments.start,
-            seg_end=segments.end,
-            seg_kind=segments.kind,
-            seg_message=segments.message,
-            shared=segments.shared,
-            failed=failed,
-        )
+        return self._encoder.encode(rows)
 
-    def _reference_row(self, row: Rendered) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        if row.escapes:
-            return self._pieces.encode(row.text, row.escapes)
-        return self._reference.encode_offsets(row.text)
+    def control_ranges(self, text: str) -> list[tuple[int, int]]:
+        """Where the text of an added token stands in a text, for :attr:`Rendered.escapes`.
 
+        The longest token wins where one holds another; ranges are ascending and disjoint.
+        """
+        return [match.span() for match in self._control.finditer(text)]
 
-def _char_spans(number: int, row: Rendered) -> align.Spans:
-    lengths = np.diff(np.array([*row.starts, len(row.text)], np.int64))
-    keep = lengths > 0
-    return align.Spans(
-        row=np.full(int(keep.sum()), number, np.int64),
-        length=lengths[keep],
-        kind=np.array(row.kinds, np.int8)[keep],
-        message=np.array(row.messages, np.int32)[keep],
-    )
-
-
-def _joined(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        longest_first = sorted((token for token in self.added_tokens if not token.isspace()), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -1,0 +1,227 @@
+"""One batch of renderings to ids and segments.
+
+Rows of byte-level tokenizers go through one engine call and one cut of all
+spans by byte lengths. The few rows for which that cannot be proved (a mark
+that composes across a boundary), and all rows of other tokenizers, are
+encoded by the reference with its character offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retok_dask.tokenizers import align
+from retok_dask.tokenizers.measure import Measured, measure, spans_of
+from retok_dask.tokenizers.pieces import CannotEscape, PieceEncoder
+from retok_dask.types import Encoded, RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from retok_dask.tokenizers.bytelevel import ByteTable
+    from retok_dask.tokenizers.engines import Engine, Flat, ReferenceEngine
+    from retok_dask.types import Rendered
+
+    Int32 = npt.NDArray[np.int32]
+    Int64 = npt.NDArray[np.int64]
+
+log = logging.getLogger(__name__)
+
+SAMPLED = 1000
+"""One row in so many, chosen by its text, is encoded by the reference too."""
+
+
+class BatchEncoder:
+    """Encodes batches for one tokenizer, with whatever engine may be trusted.
+
+    Attributes:
+        fast: the fast engine, None where the reference does everything. A
+            sampled row that differs switches it off for good.
+        guards: substrings whose rows the reference encodes.
+    """
+
+    def __init__(
+        self, reference: ReferenceEngine, table: ByteTable | None, *, nfc: bool, added_tokens: dict[str, int]
+    ) -> None:
+        self.fast: Engine | None = None
+        self.guards: Sequence[str] = ()
+        self._reference = reference
+        self._table = table
+        self._normalize = reference.backend.normalizer.normalize_str if nfc else None
+        self._pieces = PieceEncoder(reference, added_tokens)
+
+    def encode(self, rows: Sequence[Rendered]) -> Encoded:
+        """Ids and segments of a batch; rows that fail are empty and named."""
+        job = _Job(rows, measure(rows, self._normalize))
+        for number, detail in job.measured.failed.items():
+            job.fail(number, RejectReason.lone_surrogate, detail)
+        if self._table is None:
+            job.slow.update(number for number in range(len(rows)) if number not in job.failed)
+            flat: Flat = np.zeros(0, np.int32), np.zeros(len(rows) + 1, np.int64)
+        else:
+            flat = self._encode_bytewise(job, self._table)
+        return self._assemble(job, flat)
+
+    # --- byte-level rows ---
+
+    def _encode_bytewise(self, job: _Job, table: ByteTable) -> Flat:
+        flat = self._engine_ids(job)
+        sums = row_sums(table.lengths[flat[0]], flat[1])
+        wrong = np.flatnonzero(sums != job.expected)
+        suspects = [row for row in wrong.tolist() if row not in job.failed]
+        suspects += [
+            row
+            for row, data in job.measured.normalized.items()
+            if row not in suspects and table.decode(_row(flat, row)) != data
+        ]
+        repaired: dict[int, Int32] = {}
+        for number in suspects:
+            if self.fast is not None and number not in job.by_reference:
+                job.by_reference.add(number)
+                repaired[number] = self._reference_ids(job, number)
+                fits = int(table.lengths[repaired[number]].sum()) == job.expected[number]
+                data = job.measured.normalized.get(number)
+                if fits and (data is None or table.decode(repaired[number]) == data):
+                    continue
+            job.slow.add(number)
+        return replace_rows(flat, repaired)
+
+    def _engine_ids(self, job: _Job) -> Flat:
+        """Ids of all rows by the engine in use, sampled rows compared."""
+        fast = self.fast
+        whole = {n for n, row in enumerate(job.rows) if row.escapes or n in job.failed}
+        if fast is not None and self.guards:
+            job.by_reference.update(
+                n
+                for n, row in enumerate(job.rows)
+                if not row.text.isascii() and any(g in row.text for g in self.guards)
+            )
+        aside = whole | job.by_reference
+        texts = (
+            ["" if n in aside else row.text for n, row in enumerate(job.rows)]
+            if aside
+            else [row.text for row in job.rows]
+        )
+        flat = (fast or self._reference).encode(texts)
+        if fast is not None and self._sample_differs(texts, flat):
+            self.fast = None
+            log.warning(
+                "the fast engine gave other ids than the reference; this process uses the reference from now on"
+            )
+            job.by_reference.update(range(len(job.rows)))
+            flat = self._reference.encode(texts)
+        replaced = {number: self._reference_ids(job, number) for number in sorted(aside) if number not in job.failed}
+        return replace_rows(flat, replaced)
+
+    def _sample_differs(self, texts: Sequence[str], flat: Flat) -> bool:
+        chosen = [number for number, text in enumerate(texts) if text and is_sampled(text)]
+        if not chosen:
+            return False
+        ids, splits = self._reference.encode([texts[number] for number in chosen])
+        return any(
+            not np.array_equal(ids[splits[i] : splits[i + 1]], _row(flat, number)) for i, number in enumerate(chosen)
+        )
+
+    def _reference_ids(self, job: _Job, number: int) -> Int32:
+        return self._reference_row(job, number)[0]
+
+    # --- rows by character offsets ---
+
+    def _reference_row(self, job: _Job, number: int) -> tuple[Int32, Int64]:
+        row = job.rows[number]
+        if not row.escapes:
+            return self._reference.encode_offsets(row.text)
+        try:
+            return self._pieces.encode(row.text, row.escapes)
+        except CannotEscape as error:
+            job.fail(number, RejectReason.encode_error, str(error))
+            return np.zeros(0, np.int32), np.zeros((0, 2), np.int64)
+
+    def _assemble(self, job: _Job, flat: Flat) -> Encoded:
+        replaced: dict[int, Int32] = {}
+        cuts: dict[int, tuple[align.Spans, Int64, int]] = {}
+        for number in sorted(job.slow):
+            ids, offsets = self._reference_row(job, number)
+            own = align.char_spans(number, job.rows[number])
+            placed = align.cuts_by_offsets(own, offsets) if number not in job.failed else None
+            if placed is None:
+                job.fail(number, RejectReason.alignment_failed, "tokens do not lie in the order of the text")
+                continue
+            replaced[number] = ids
+            cuts[number] = (own, placed[0], placed[1].size)
+        replaced |= {number: np.zeros(0, np.int32) for number in job.failed}
+        flat = replace_rows(flat, replaced)
+        lengths = self._table.lengths[flat[0]].astype(np.int64) if self._table else np.ones(flat[0].size, np.int64)
+        spans = spans_of(job.rows, job.measured)
+        if replaced:
+            spans = align.with_token_cuts(spans, {n: (own, cut) for n, (own, cut, _) in cuts.items()}, set(job.failed))
+            for number in cuts:
+                lengths[flat[1][number] : flat[1][number + 1]] = 1
+        segments = align.segments_by_length(spans, lengths, flat[1])
+        for number, (_, _, shared) in cuts.items():
+            segments.shared[number] = shared
+        return Encoded(
+            ids=flat[0],
+            row_splits=flat[1],
+            seg_splits=segments.splits,
+            seg_start=segments.start,
+            seg_end=segments.end,
+            seg_kind=segments.kind,
+            seg_message=segments.message,
+            shared=segments.shared,
+            fallback_rows=len(job.by_reference - set(job.failed)),
+            failed=job.failed,
+        )
+
+
+class _Job:
+    """The state of one batch on its way."""
+
+    def __init__(self, rows: Sequence[Rendered], measured: Measured) -> None:
+        self.rows = rows
+        self.measured = measured
+        self.expected = measured.row_bytes()
+        self.failed: dict[int, str] = {}
+        self.slow: set[int] = set()
+        self.by_reference: set[int] = set()
+
+    def fail(self, number: int, reason: RejectReason, detail: str) -> None:
+        self.failed.setdefault(number, f"{reason.value}: {detail}")
+
+
+def is_sampled(text: str) -> bool:
+    """Whether a row is one of those that the reference encodes too; depends on its text alone."""
+    return zlib.crc32(f"{len(text)} {text[:64]} {text[-64:]}".encode()) % SAMPLED == 0
+
+
+def row_sums(values: npt.NDArray[np.integer], splits: Int64) -> Int64:
+    """Sum of the values of each row."""
+    total = np.zeros(values.size + 1, np.int64)
+    np.cumsum(values, out=total[1:])
+    return np.diff(total[splits])
+
+
+def _row(flat: Flat, number: int) -> Int32:
+    return flat[0][flat[1][number] : flat[1][number + 1]]
+
+
+def replace_rows(flat: Flat, rows: Mapping[int, Int32]) -> Flat:
+    """The flat encoding with other ids for some rows."""
+    if not rows:
+        return flat
+    ids, splits = flat
+    sizes = np.diff(splits)
+    parts: list[Int32] = []
+    at = 0
+    for number in sorted(rows):
+        parts += [ids[splits[at] : splits[number]], rows[number]]
+        sizes[number] = rows[number].size
+        at = number + 1
+    parts.append(ids[splits[at] :])
+    return np.concatenate(parts).astype(np.int32, copy=False), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
