@@ -16,7 +16,7 @@ from retok_dask.datasets.rows import rows_of
 from retok_dask.errors import InputError, RecipeError, did_you_mean
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
-from retok_dask.templates import ChatTemplate, audit
+from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import Conversation, Record, RecordRejected, Reject
 
@@ -241,6 +241,8 @@ def audit_input(data: str | None, *, tokenizer: str, template: str | None = None
     Raises:
         TemplateError: there is no template, or it does not compile.
     """
+    from retok_dask.templates import audit  # noqa: PLC0415
+
     pipeline = Pipeline.open(tokenizer, template=template, data=data)
     found = islice(pipeline.items(), AUDIT_RECORDS) if data is not None else iter(())
     return audit(pipeline.template, [item for item in found if isinstance(item, Conversation)])

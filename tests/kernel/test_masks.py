@@ -62,7 +62,15 @@ def test_last_assistant():
 
 
 def test_final_answer_has_no_reasoning():
-    assert trained("final_answer", CHAT) == ["content2", "tool_call2", "stop2", "content4", "stop4", "content6", "stop6"]
+    assert trained("final_answer", CHAT) == [
+        "content2",
+        "tool_call2",
+        "stop2",
+        "content4",
+        "stop4",
+        "content6",
+        "stop6",
+    ]
 
 
 def test_completion_is_what_follows_the_last_user():

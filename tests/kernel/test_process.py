@@ -1,0 +1,248 @@
+"""The kernel through its one door: records in, rows and rejects out, with the real tokenizer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import kind_text, outcome, pipeline, qwen, records, trained_text
+
+from retok_dask.demo import dialogues
+from retok_dask.errors import RecipeError
+from retok_dask.types import Conversation
+
+
+def chat(*pairs, **more):
+    messages = []
+    for user, assistant in pairs:
+        messages += [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+    return {"messages": messages, **more}
+
+
+LONG = chat(("word " * 200, "fine " * 50))
+
+
+def demo_records(count: int, seed: int = 5):
+    rng = random.Random(seed)
+    makers = [dialogues.chat, dialogues.reasoning, dialogues.tools]
+    return [makers[n % 3](rng) for n in range(count)]
+
+
+def test_ids_mask_and_segments_of_a_chat():
+    rows, left_out, stats = outcome(pipeline(), [chat(("Say hi", "Hi."))])
+    (row,) = rows
+    assert not left_out
+    assert qwen().decode(row["input_ids"]) == (
+        "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nHi.<|im_end|>\n"
+    )
+    assert trained_text(row, qwen()) == ["Hi.<|im_end|>"]
+    assert [segment["kind"] for segment in row["segments"]][:2] == ["user", "header"]
+    assert "".join(text for _, _, text in kind_text(row, qwen())) == qwen().decode(row["input_ids"])
+    assert row["num_tokens"] == len(row["input_ids"]) == stats.tokens
+    assert row["num_loss_tokens"] == sum(row["loss_mask"]) == stats.loss_tokens
+
+
+def test_history_rewriting_template_trains_each_answer_once():
+    """A07, A16: spans by prefix arithmetic spill into the next turn, or lose the first answer."""
+    record = {
+        "messages": [
+            {"role": "user", "content": "q1"},
+            {"role": "assistant", "reasoning_content": "r1", "content": "a1"},
+            {"role": "user", "content": "q2"},
+            {"role": "assistant", "reasoning_content": "r2", "content": "a2"},
+        ]
+    }
+    (row,), _, stats = outcome(pipeline(), [record])
+    assert trained_text(row, qwen()) == ["a1<|im_end|>", "r2\n</think>\n\na2<|im_end|>"]
+    assert stats.counts["reasoning_dropped"] == 1
+    assert stats.counts["reasoning_dropped_chars"] == 2
+
+
+def test_per_turn_history_trains_each_reasoning():
+    record = demo_records(2)[1]
+    rows, _, stats = outcome(pipeline(history="per_turn"), [record])
+    answers = [m for m in record["messages"] if m["role"] == "assistant"]
+    assert len(rows) == len(answers)
+    assert stats.records_out == 1
+    for row, answer in zip(rows, answers, strict=True):
+        (text,) = trained_text(row, qwen())
+        assert answer["content"] in text
+        assert answer["reasoning_content"] in text
+    assert len({row["sample_id"] for row in rows}) == len(rows)
+
+
+def test_flags_travel_with_their_message():
+    """A17."""
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "first", "train": 0},
+        {"role": "tool", "content": "t1"},
+        {"role": "tool", "content": "t2"},
+        {"role": "assistant", "content": "second", "train": 1},
+        {"role": "tool", "content": "t3"},
+    ]
+    (row,), _, _ = outcome(pipeline(), [{"messages": messages}])
+    assert trained_text(row, qwen()) == ["second<|im_end|>"]
+    assert row["message_flags"] == "[null,false,null,null,true,null]"
+    rows, left_out, _ = outcome(pipeline(mask="last_assistant"), [{"messages": messages[:5] + [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}])  # fmt: skip
+    assert not rows
+    assert left_out[0]["reason"] == "flag_conflict"
+
+
+@pytest.mark.parametrize(
+    ("truncation", "trained"),
+    [("right", ["fine " * 20]), ("left", None)],
+)
+def test_truncation_keeps_what_survives(truncation, trained):
+    """A03."""
+    (whole,), _, _ = outcome(pipeline(), [LONG])
+    start = whole["loss_mask"].index(True)
+    limit = start + 20 if truncation == "right" else 20
+    (row,), _, stats = outcome(pipeline(max_length=limit, truncation=truncation), [LONG])
+    assert row["truncated"]
+    assert stats.truncated == 1
+    cut = slice(0, limit) if truncation == "right" else slice(len(whole["input_ids"]) - limit, None)
+    assert row["input_ids"] == whole["input_ids"][cut]
+    assert row["loss_mask"] == whole["loss_mask"][cut]
+    assert row["segments"][0]["start"] == 0
+    assert row["segments"][-1]["end"] == limit
+    assert stats.stop_rows == (0 if truncation == "right" else 1)
+    if trained:
+        assert [text.strip() for text in trained_text(row, qwen())] == [trained[0].strip()]
+
+
+def test_truncation_at_a_message_and_dropping():
+    record = chat(("q1", "a1"), ("q2 " * 100, "a2"))
+    (row,), _, _ = outcome(pipeline(max_length=60, truncation="message"), [record])
+    assert qwen().decode(row["input_ids"]).endswith("a1<|im_end|>\n")
+    rows, left_out, stats = outcome(pipeline(max_length=60), [record, chat(("q", "a"))])
+    assert len(rows) == 1
+    assert stats.filtered == {"too_long": 1}
+    assert left_out[0]["outcome"] == "filtered"
+
+
+def test_no_trained_token_after_truncation_is_counted():
+    """A12; and a row of exactly the limit is not called truncated."""
+    rows, left_out, stats = outcome(pipeline(max_length=64, truncation="right"), [LONG])
+    assert not rows
+    assert stats.filtered == {"no_trained_tokens_after_truncation": 1}
+    assert left_out[0]["source_row"] == 0
+    (whole,), _, _ = outcome(pipeline(), [LONG])
+    (row,), _, stats = outcome(pipeline(max_length=whole["num_tokens"], truncation="right"), [LONG])
+    assert not row["truncated"]
+
+
+def test_documents_have_one_separator_and_plain_text():
+    """D09."""
+    text = "GPT uses <|endoftext|> as separator."
+    made = pipeline(dataset={"mode": "text"}, documents={"separator": "<|endoftext|>"})
+    (row,), _, stats = outcome(made, [{"text": text}])
+    end = qwen().added_tokens["<|endoftext|>"]
+    assert row["input_ids"].count(end) == 1
+    assert row["input_ids"][-1] == end
+    assert qwen().decode(row["input_ids"]) == text + "<|endoftext|>"
+    assert stats.counts["control_tokens_in_documents"] == 1
+    assert all(row["loss_mask"])
+    assert {segment["message"] for segment in row["segments"]} == {-1}
+
+
+def test_documents_are_chunked_with_overlap():
+    text = " ".join(f"w{n}" for n in range(100))
+    made = pipeline(dataset={"mode": "text"}, documents={"chunk_tokens": 50, "overlap_tokens": 10})
+    rows, _, stats = outcome(made, [{"text": text}])
+    (whole,), _, _ = outcome(pipeline(dataset={"mode": "text"}), [{"text": text}])
+    rebuilt = rows[0]["input_ids"] + [token for row in rows[1:] for token in row["input_ids"][10:]]
+    assert rebuilt == whole["input_ids"]
+    assert stats.records_out == 1
+    assert not any(row["truncated"] for row in rows)
+
+
+def test_rows_of_ids_pass_through():
+    ids = qwen().encode([]).ids.tolist() + [1, 2, 3, 4]
+    mask = [False, True, True, False]
+    made = pipeline(dataset={"mode": "tokens"})
+    rows, left_out, stats = outcome(
+        made,
+        [
+            {"input_ids": ids, "loss_mask": mask},
+            {"input_ids": [1, 10**7]},
+            {"input_ids": [1], "loss_mask": [True, False]},
+        ],
+    )
+    assert rows[0]["input_ids"] == ids
+    assert rows[0]["loss_mask"] == mask
+    assert [item["reason"] for item in left_out] == ["bad_tokens", "bad_tokens"]
+    assert stats.records_in == 3
+
+
+def test_prompts_end_with_the_generation_prompt():
+    rows, _, _ = outcome(pipeline(dataset={"mode": "prompts"}), [chat(("q1", "a1"), ("q2", "a2"))])
+    text = qwen().decode(rows[0]["input_ids"])
+    assert text.endswith("q2<|im_end|>\n<|im_start|>assistant\n<think>\n")
+    assert not any(rows[0]["loss_mask"])
+    assert "q2" in rows[0]["prompt_messages"]
+
+
+def test_filters_count_by_reason():
+    made = pipeline(dataset={"filters": {"max_tokens": 40, "max_trained_share": 0.4}})
+    _, left_out, stats = outcome(made, [LONG, chat(("q", "a " * 20)), chat(("q " * 10, "a"))])
+    assert stats.filtered == {"too_long": 1, "trained_share": 1}
+    assert stats.records_out == 1
+    assert all(item["detail"] for item in left_out)
+
+
+def test_kept_columns_are_text():
+    made = pipeline(dataset={"keep": ["lang", "meta", "number"]})
+    (row,), _, _ = outcome(made, [chat(("q", "a"), lang="de", meta={"a": [1]}, number=12345678901234567890123)])
+    assert row["lang"] == "de"
+    assert row["meta"] == '{"a":[1]}'
+    assert row["number"] == "12345678901234567890123"
+
+
+def test_a_fault_nobody_foresaw_costs_one_record(monkeypatch):
+    made = pipeline()
+    render = type(made.template).render
+
+    def breaks(self, conversation):
+        if conversation.messages[0]["content"] == "boom":
+            return 1 / 0
+        return render(self, conversation)
+
+    monkeypatch.setattr(type(made.template), "render", breaks)
+    rows, left_out, _ = outcome(made, [chat(("q", "a")), chat(("boom", "a"))])
+    assert len(rows) == 1
+    assert left_out[0]["reason"] == "unexpected_error"
+    assert "ZeroDivisionError at test_process.py" in left_out[0]["detail"]
+
+
+def test_conversations_without_a_file():
+    made = pipeline()
+    (row,) = made.encode([Conversation([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])])
+    (same,), _, _ = outcome(made, [chat(("q", "a"))])
+    assert row["input_ids"].tolist() == same["input_ids"]
+
+
+def test_chat_without_template_is_refused():
+    from retok_dask.kernel import Kernel
+
+    made = pipeline()
+    with pytest.raises(RecipeError, match="no chat template"):
+        Kernel(made.recipe, made.dataset, made.tokenizer, None)
+
+
+DEMO = demo_records(45)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 40_000), st.permutations(range(len(DEMO))), st.sampled_from(["whole", "per_turn", "auto"]))
+def test_rows_do_not_depend_on_batches_or_order(batch_bytes, order, history):
+    """The law that lets units be cut, halved and resumed: a row depends on its record alone."""
+    made = pipeline(units={"batch_bytes": batch_bytes}, history=history)
+    plain = pipeline(history=history)
+    made.__dict__["template"] = plain.__dict__["template"] = made.template
+    all_records = records(DEMO)
+    mixed = [row for batch in made.process([all_records[n] for n in order]) for row in batch.samples.to_pylist()]
+    straight = [row for batch in plain.process(all_records) for row in batch.samples.to_pylist()]
+    assert sorted(mixed, key=lambda row: row["sample_id"]) == sorted(straight, key=lambda row: row["sample_id"])
