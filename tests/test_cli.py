@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
 
 
 def test_run_shows_progress_and_where_things_are(finished):
-    folder, facts, done = finished
+    folder, _facts, done = finished
     text = done.stdout + done.stderr
     assert "tokens" in text
     assert str(folder / "out") in text

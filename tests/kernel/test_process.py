@@ -86,7 +86,7 @@ def test_flags_travel_with_their_message():
     (row,), _, _ = outcome(pipeline(), [{"messages": messages}])
     assert trained_text(row, qwen()) == ["second<|im_end|>"]
     assert row["message_flags"] == "[null,false,null,null,true,null]"
-    rows, left_out, _ = outcome(pipeline(mask="last_assistant"), [{"messages": messages[:5] + [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}])  # fmt: skip
+    rows, left_out, _ = outcome(pipeline(mask="last_assistant"), [{"messages": [*messages[:5], {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}])  # fmt: skip
     assert not rows
     assert left_out[0]["reason"] == "flag_conflict"
 
@@ -160,7 +160,7 @@ def test_documents_are_chunked_with_overlap():
 
 
 def test_rows_of_ids_pass_through():
-    ids = qwen().encode([]).ids.tolist() + [1, 2, 3, 4]
+    ids = [*qwen().encode([]).ids.tolist(), 1, 2, 3, 4]
     mask = [False, True, True, False]
     made = pipeline(dataset={"mode": "tokens"})
     rows, left_out, stats = outcome(
