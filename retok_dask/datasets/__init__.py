@@ -22,6 +22,7 @@ from retok_dask.datasets.receipts import (
     scan_receipts,
     write_receipt,
 )
+from retok_dask.datasets.remask import Remasked, remask
 from retok_dask.datasets.writer import UnitWriter
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "OutputLock",
     "Receipt",
     "ReceiptScan",
+    "Remasked",
     "RowIterator",
     "TokenDataset",
     "UnitEntry",
@@ -47,6 +49,7 @@ __all__ = [
     "read_manifest",
     "read_receipts",
     "read_run",
+    "remask",
     "scan_receipts",
     "start_run",
     "write_manifest",

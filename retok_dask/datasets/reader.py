@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.manifest import Manifest, UnitEntry, read_manifest
-from retok_dask.datasets.rows import RowGroups, rows_of
+from retok_dask.datasets.rows import COUNTS, RowGroups, read_batches, rows_of
 from retok_dask.errors import OutputError, did_you_mean
 from retok_dask.recipe import Recipe, StorageSpec
 from retok_dask.schema import kept_columns, sample_schema
@@ -216,14 +215,8 @@ class TokenDataset:
 
     def unit_batches(self, unit: UnitEntry) -> Iterator[pa.RecordBatch]:
         """Rows of one unit, a row group at a time."""
-        names = dict.fromkeys((*self.columns, *(() if self.row_filter.keeps_all else COUNTS)))
-        with self.folder.open_input(self._path(unit)) as source:
-            file = pq.ParquetFile(source)
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=list(names))
-                if not self.row_filter.keeps_all:
-                    table = table.filter(pa.array(self.row_filter.mask(*_counts(table))))
-                yield from table.select(self.columns).cast(self.schema).combine_chunks().to_batches()
+        keep = None if self.row_filter.keeps_all else self._kept_rows
+        return read_batches(self.folder, self._path(unit), self.schema, keep)
 
     def read_unit(self, unit: UnitEntry) -> pa.Table:
         """Rows of one unit as a table."""
@@ -342,9 +335,6 @@ class RowIterator:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from a checkpoint of the same rank and world size."""
         self.row = int(state["row"])
-
-
-COUNTS = ("num_tokens", "num_loss_tokens")
 
 
 def open_dataset(url: str, *, storage: StorageSpec | None = None) -> TokenDataset:

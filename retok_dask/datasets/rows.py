@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from retok_dask.datasets.folder import OutputFolder
 
+COUNTS = ("num_tokens", "num_loss_tokens")
+"""Columns that every row filter looks at."""
+
 CACHED_GROUPS = 4
 """Row groups kept in memory; each is 16 MiB or one row."""
 
@@ -84,9 +87,7 @@ class RowGroups:
         """Positions of the kept rows in each row group of a file."""
         with self._folder.open_input(path) as source:
             file = pq.ParquetFile(source)
-            tables = (
-                file.read_row_group(g, columns=["num_tokens", "num_loss_tokens"]) for g in range(file.num_row_groups)
-            )
+            tables = (file.read_row_group(g, columns=list(COUNTS)) for g in range(file.num_row_groups))
             return [np.flatnonzero(keep(table)) for table in tables]
 
     def _read_group(self, group: int) -> pa.RecordBatch:
@@ -98,6 +99,27 @@ class RowGroups:
             msg = f"{self._paths[file]}: row group {number} is larger than one Arrow batch; it was not written by retok"
             raise OutputError(msg)
         return batches[0]
+
+
+def read_batches(
+    folder: OutputFolder, path: str, schema: pa.Schema, keep: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of one file, a row group at a time.
+
+    Args:
+        folder: the run's folder.
+        path: the file below it.
+        schema: the wanted columns.
+        keep: one bool a row from a table of the counts; None for all rows.
+    """
+    names = list(dict.fromkeys((*schema.names, *(COUNTS if keep is not None else ()))))
+    with folder.open_input(path) as source:
+        file = pq.ParquetFile(source)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=names)
+            if keep is not None:
+                table = table.filter(pa.array(keep(table)))
+            yield from table.select(schema.names).cast(schema).combine_chunks().to_batches()
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.receipts import FileRecord, Receipt, write_receipt
 from retok_dask.errors import OutputError
+from retok_dask.kernel.stats import UnitStats
 from retok_dask.schema import REJECT_SCHEMA, sample_schema
 
 if TYPE_CHECKING:
@@ -31,13 +32,6 @@ DICTIONARY_COLUMNS = ("source_file", "outcome", "reason", "segments.list.element
 """Ids are never dictionary-encoded: it costs time and, with this many values, space."""
 
 
-class Stats(Protocol):
-    """The additive counts of a batch; :class:`retok_dask.kernel.UnitStats`."""
-
-    def __add__(self, other: Self, /) -> Self: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 class SampleBatch(Protocol):
     """What the kernel yields; :class:`retok_dask.kernel.Batch`."""
 
@@ -46,7 +40,7 @@ class SampleBatch(Protocol):
     @property
     def rejects(self) -> pa.RecordBatch: ...
     @property
-    def stats(self) -> Any: ...
+    def stats(self) -> UnitStats: ...
 
 
 class UnitLike(Protocol):
@@ -152,7 +146,7 @@ class UnitWriter:
         self.receipt: Receipt | None = None
         self._digest = ContentDigest()
         self._summary = _Summary()
-        self._stats: Any = None
+        self._stats = UnitStats()
         self._schemas = {"samples": sample_schema(keep), "rejects": REJECT_SCHEMA}
         self._files: dict[str, Path] = {}
         self._sinks: dict[str, ParquetSink] = {}
@@ -166,10 +160,18 @@ class UnitWriter:
     def write(self, batch: SampleBatch) -> None:
         """Append the samples, rejects and counts of a batch."""
         self._sinks["samples"].write(batch.samples)
-        self._sinks["rejects"].write(batch.rejects)
         self._digest.update(batch.samples)
         self._summary.update(batch.samples)
-        self._stats = batch.stats if self._stats is None else self._stats + batch.stats
+        self.write_rejects(batch.rejects)
+        self.add_stats(batch.stats)
+
+    def write_rejects(self, rejects: pa.RecordBatch) -> None:
+        """Append rejects alone; their counts must come by :meth:`add_stats`."""
+        self._sinks["rejects"].write(rejects)
+
+    def add_stats(self, stats: UnitStats) -> None:
+        """Add counts alone."""
+        self._stats += stats
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,7 +195,7 @@ class UnitWriter:
             unit=self.unit.id,
             dataset=self.unit.dataset,
             outputs=tuple(outputs),
-            stats=self._stats.to_dict() if self._stats is not None else {},
+            stats=self._stats.to_dict(),
             summary=self._summary.to_dict(),
             content_digest=self._digest.hex,
             parts=[_part_dict(part) for part in self.unit.parts],

@@ -1,0 +1,30 @@
+"""One function over many units: here, or on a Dask cluster that the caller brings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distributed import Client
+
+T = TypeVar("T")
+
+
+def map_units(
+    function: Callable[..., T], items: Sequence[Any], *, client: Client | None = None, **kwargs: Any
+) -> list[T]:
+    """Call ``function(item, **kwargs)`` for each item, results in order.
+
+    Args:
+        function: importable by workers; does its own storage calls.
+        items: a few hundred bytes each.
+        client: a Dask client whose workers do it; None for this process.
+        kwargs: the same for every item, small and picklable.
+    """
+    if client is None:
+        return [function(item, **kwargs) for item in items]
+    futures = client.map(function, list(items), pure=False, **kwargs)
+    results: list[T] = client.gather(futures)
+    return results
