@@ -131,8 +131,8 @@ def _lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tupl
         blocks, skipped = without_mark(part_blocks(part, storage))
         return split_lines(blocks, skipped, None, limit)
     if part.start == 0:
-        blocks, skipped = without_mark(read_blocks(part.url, 0, part.end, storage))
-        return split_lines(chain(blocks, _past_end(part, storage)), skipped, part.end, limit)
+        blocks, skipped = without_mark(chain(read_blocks(part.url, 0, part.end, storage), _past_end(part, storage)))
+        return split_lines(blocks, skipped, part.end, limit)
     return _lines_from_middle(part, limit, storage)
 
 

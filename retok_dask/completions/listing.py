@@ -190,11 +190,11 @@ def _look_up(paths: list[str], spec: DatasetSpec, storage: StorageSpec, aside: l
     for parent, names in by_parent.items():
         if len(names) >= _LIST_PARENT_FROM and not st.is_local(names[0]):
             known |= _listed(parent, names, storage)
-    missing = [path for path in paths if path not in known]
+    far = [path for path in paths if path not in known and not st.is_local(path)]
     with ThreadPoolExecutor(16) as pool:
-        known |= dict(zip(missing, pool.map(lambda p: _info(p, storage), missing), strict=True))
+        known |= dict(zip(far, pool.map(lambda p: _info(p, storage), far), strict=True))
     for path in paths:
-        url, info = known[path]
+        url, info = known[path] if path in known else _local_info(path, storage)
         if info["type"] == "directory":
             yield from _walk(url, spec, storage, aside)
         else:
@@ -210,6 +210,14 @@ def _listed(parent: str, names: list[str], storage: StorageSpec) -> dict[str, tu
     by_name = {info["name"].rpartition("/")[2]: info for info in infos if info["type"] != "directory"}
     tails = {name: name.rpartition("/")[2] for name in names}
     return {name: (name, by_name[tail]) for name, tail in tails.items() if tail in by_name}
+
+
+def _local_info(path: str, storage: StorageSpec) -> tuple[str, dict[str, Any]]:
+    fs, full = st.open_fs(path, storage)
+    try:
+        return full, fs.info(full)
+    except OSError:
+        return _info(path, storage)  # says in our words what is wrong
 
 
 def _info(url: str, storage: StorageSpec) -> tuple[str, dict[str, Any]]:
