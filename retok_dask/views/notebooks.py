@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 VERDICT_MIME = "application/vnd.retok.verdict+json"
 TOP_TAG = "retok-verdict"
+STOPPED_TAG = "retok-stopped"
 _MARK = "RETOK_NOTEBOOK_RUN"
 _GRACE = 5.0
 """Seconds that processes of a notebook get to end by themselves after it."""
@@ -153,6 +154,8 @@ def run_notebook(
         old.unlink(missing_ok=True)
     problem = _execute(source, target, effective, cell_seconds)
     notebook = nbformat.read(target if target.exists() else source, as_version=4)
+    if problem:
+        problem = _mark_stopped(notebook, problem)
     verdict = _read_verdict(notebook)
     reasons = [problem] if problem else []
     reasons += [f"failed check: {each}" for each in verdict.failed] if verdict else []
@@ -185,11 +188,11 @@ def _execute(source: Path, target: Path, parameters: dict[str, Any], cell_second
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except PapermillExecutionError as error:
-            return f"cell {error.exec_count} stopped with {error.ename}: {one_line(error.evalue, 600)}"
+            return f"{error.ename}: {one_line(error.evalue, 600)}"
         except DeadKernelError:
-            return "the kernel died while a cell ran (killed, most likely for memory); the report is partial"
+            return "the kernel died (killed, most likely for memory); the report is partial"
         except CellTimeoutError:
-            return f"a cell took longer than {cell_seconds} s; the report is partial"
+            return f"it took longer than {cell_seconds} s; the report is partial"
         except RuntimeError as error:  # a kernel that never came up
             return f"the kernel did not start: {one_line(error, 300)}"
     return ""
@@ -234,6 +237,28 @@ def _with_mark(mark: str) -> list[psutil.Process]:
             if process.pid != os.getpid() and process.environ().get(_MARK) == mark:
                 found.append(process)
     return found
+
+
+def _mark_stopped(notebook: NotebookNode, problem: str) -> str:
+    """Mark the cell that did not end, and those after it; returns the problem with its place."""
+    from nbformat.v4 import new_output  # noqa: PLC0415
+
+    # papermill notes for every cell that it began whether there was an exception
+    code = [each for each in notebook.cells if each.cell_type == "code"]
+    begun = [each for each in code if each.metadata.get("papermill", {}).get("exception") is not None]
+    for each in code[len(begun) :]:
+        each.metadata.setdefault("papermill", {})["status"] = "pending"
+    if not begun:
+        return problem
+    last = begun[-1]
+    last.metadata["papermill"]["status"] = "failed"
+    last.metadata["tags"] = [*last.metadata.get("tags", []), STOPPED_TAG]
+    if not any(output.output_type == "error" for output in last.outputs):
+        last.outputs.append(
+            new_output("error", ename="Stopped", evalue=problem, traceback=[f"Stopped here: {problem}"])
+        )
+    first_line = (last.source.strip() or "(empty)").splitlines()[0]
+    return f"in the cell that begins with `{one_line(first_line, 80)}`: {problem}"
 
 
 def _read_verdict(notebook: NotebookNode) -> Verdict | None:
