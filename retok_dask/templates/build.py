@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.templates.segments import BodyParser, Fields
+from retok_dask.templates.segments import BodyParser, Fields, NotProved
 from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
+    import re
     from collections import Counter
+    from collections.abc import Callable
 
-    from retok_dask.templates.shape import Shape
+    from retok_dask.templates.instrument import Runs
 
 Message = dict[str, Any]
 
@@ -22,99 +26,258 @@ ROLE_KINDS = {
     "function": Kind.tool,
 }
 
+BODY_KINDS = frozenset({Kind.reasoning, Kind.content, Kind.tool_call})
+
+
+@dataclass(slots=True)
+class Source:
+    """What a rendering was made from, and what is known of its template.
+
+    Attributes:
+        messages: as normalised.
+        tools: function schemas or None.
+        bos: text of the BOS token, or empty.
+        token: matches an added token.
+        dropped: parts that the template is known to leave out: ``T`` of any
+            message, ``C`` beside calls.
+        bare: gives what stands before the first user message without tools.
+        located: fields whose place is known from marks.
+        prompt: whether the generation prompt was asked for.
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    bos: str
+    token: re.Pattern[str]
+    dropped: frozenset[str]
+    bare: Callable[[], str]
+    located: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    prompt: bool = False
+
 
 class Builder:
-    """Builds one rendering's spans."""
+    """Builds the spans of one rendering.
 
-    def __init__(self, shape: Shape, bos: str, counts: Counter[str]) -> None:
-        self.shape = shape
-        self.bos = bos
+    Args:
+        parser: for the runs of assistant messages.
+        runs: the rendering.
+        source: what it was made from.
+        counts: what is noticed is added here.
+    """
+
+    def __init__(self, parser: BodyParser, runs: Runs, source: Source, counts: Counter[str]) -> None:
+        self.parser = parser
+        self.runs = runs
+        self.source = source
         self.counts = counts
-        self.parser = BodyParser(shape)
         self.starts: list[int] = []
         self.kinds: list[int] = []
         self.owners: list[int] = []
+        self._floor = 0
+        self._fields = {
+            number: Fields.of(message)
+            for number, message in enumerate(source.messages)
+            if message["role"] == "assistant"
+        }
+        self._seen: dict[int, tuple[int, int]] = {}
 
-    def build(
-        self,
-        text: str,
-        starts: list[int],
-        owners: list[int],
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None,
-        *,
-        prompt: bool = False,
-    ) -> Rendered:
-        """The spans of a text whose runs are known.
+    def build(self) -> Rendered:
+        """The spans.
 
         Raises:
             NotProved: what an assistant message says could not be located.
             RecordRejected: a message does not come out at all.
         """
-        fields = {n: Fields.of(message) for n, message in enumerate(messages) if message["role"] == "assistant"}
-        ends = [*starts[1:], len(text)]
-        open_turn = -1
-        for start, end, owner in zip(starts, ends, owners, strict=True):
-            if open_turn >= 0:
-                start = self._marker_stop(text, start, end, open_turn)  # noqa: PLW2901  the marker is another's
-                open_turn = -1
-            if owner < 0:
-                self._outside(text, start, end, messages, tools)
-            elif owner in fields:
-                self._assistant(text, start, end, owner, fields[owner])
-                open_turn = owner if self.shape.marker_stops else -1
-            else:
-                self._add(start, ROLE_KINDS.get(messages[owner]["role"], Kind.other), owner)
-        if prompt:
-            self._generation_prompt(text)
-        self._check(fields, messages)
-        return Rendered(text, self.starts, self.kinds, self.owners, counts=dict(self.counts))
+        text, owners = self.runs.text, self.runs.owners
+        begin = self._preamble()
+        ends = [*self.runs.starts[1:], len(text)]
+        last_turn = -1
+        for start, end, owner in zip(self.runs.starts, ends, owners, strict=True):
+            if end <= begin:
+                self._see(owner, start, end)
+                continue
+            if last_turn >= 0 and owner != last_turn:
+                self._marker_stop(start, end, last_turn)
+                last_turn = -1
+            self._run(max(start, begin), end, owner)
+            if owner in self._fields and self.parser.shape.marker_stops:
+                last_turn = owner
+        if self.source.prompt:
+            self._generation_prompt()
+        if self.runs.generated:
+            self._keep_to_tags()
+        self._check()
+        return Rendered(text, self.starts, self.kinds, self.owners)
 
     def _add(self, start: int, kind: Kind, owner: int) -> None:
-        if self.starts and self.starts[-1] == start:
+        start = max(start, self._floor)
+        if self.starts and self.starts[-1] >= start:
+            self.starts[-1] = start
             self.kinds[-1], self.owners[-1] = int(kind), owner
         elif not self.starts or self.kinds[-1] != kind or self.owners[-1] != owner:
             self.starts.append(start)
             self.kinds.append(int(kind))
             self.owners.append(owner)
 
-    def _marker_stop(self, text: str, start: int, end: int, owner: int) -> int:
-        return start
+    def _see(self, owner: int, start: int, end: int) -> None:
+        before = self._seen.get(owner)
+        self._seen[owner] = (before[0], end) if before else (start, end)
 
-    def _outside(
-        self, text: str, start: int, end: int, messages: list[Message], tools: list[dict[str, Any]] | None
-    ) -> None:
-        if start == 0 and self.bos and text.startswith(self.bos):
-            self._add(0, Kind.bos, -1)
-            start = len(self.bos)
-        if start == end:
-            return
-        first = messages[0]
-        if not any(owner >= 0 for owner in self.owners):
-            own = first["role"] in ("system", "developer") and (first.get("content") or "").strip() in text[start:end]
-            self._add(start, Kind.tools if tools and not own else Kind.system, 0 if own else -1)
-        else:
+    def _run(self, start: int, end: int, owner: int) -> None:
+        if owner in self._fields:
+            self._assistant(start, end, owner)
+        elif owner < 0:
             self._add(start, Kind.other, -1)
+        else:
+            self._add(start, ROLE_KINDS.get(self.source.messages[owner]["role"], Kind.other), owner)
+        self._see(owner, start, end)
 
-    def _assistant(self, text: str, start: int, end: int, owner: int, fields: Fields) -> None:
-        for position, kind in self.parser.parse(text[start:end], fields):
+    def _preamble(self) -> int:
+        """Spans of what stands before the conversation proper; returns where that ends."""
+        text, messages = self.runs.text, self.source.messages
+        leads = messages[0]["role"] in ("system", "developer")
+        end = len(text)
+        for start, owner in zip(self.runs.starts, self.runs.owners, strict=True):
+            if owner > 0 or (owner == 0 and not leads):
+                end = start
+                break
+        if end < len(text) and self.runs.owners[self.runs.starts.index(end)] in self._fields:
+            # some templates print their default system text within the first message of the loop
+            header = self.parser.shape.header
+            at = text.find(header, end) if header and not text.startswith(header, end) else -1
+            end = at if at >= 0 and not any(start < at for start in self.runs.starts if start > end) else end
+        start = 0
+        bos = self.source.bos
+        if bos and text.startswith(bos):
+            self._add(0, Kind.bos, -1)
+            start = len(bos)
+            self.counts["doubled_bos"] += text.startswith(bos, start)
+        if start >= end:
+            return start
+        own = leads and bool(content := _content(messages[0]).strip()) and text.find(content, start, end) >= 0
+        owner = 0 if own or (leads and 0 in self.runs.owners) else -1
+        self._add(start, Kind.system, owner)
+        if self.source.tools:
+            self._tools(start, end, owner)
+        return end
+
+    def _tools(self, start: int, end: int, owner: int) -> None:
+        """What is there only because of the tools: the difference to the same without them."""
+        here, bare = self.runs.text[:end], self.source.bare()
+        head = _common_head(here, bare)
+        tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
+        first, last = max(head, start), end - tail
+        if first < last:
+            self._add(first, Kind.tools, -1)
+            if last < end:
+                self._add(last, Kind.system, owner)
+
+    def _assistant(self, start: int, end: int, owner: int) -> None:
+        fields = self._fields[owner]
+        before = len(fields.found)
+        located = {
+            part: (place[0] - start, place[1] - start)
+            for (message, part), place in self.source.located.items()
+            if message == owner and start <= place[0] and place[1] <= end
+        }
+        spans = self.parser.parse(self.runs.text[start:end], fields, located)
+        if owner in self._seen and len(fields.found) == before:
+            return  # a template that looks back at an earlier message; its text belongs where it stands
+        for position, kind in spans:
             self._add(start + position, kind, owner)
 
-    def _generation_prompt(self, text: str) -> None:
-        return
+    def _marker_stop(self, start: int, end: int, owner: int) -> None:
+        match = self.source.token.match(self.runs.text, start, end)
+        if match is not None and match.end() > match.start():
+            self._add(start, Kind.stop, owner)
+            self._floor = match.end()
 
-    def _check(self, fields: dict[int, Fields], messages: list[Message]) -> None:
-        rendered = {owner for owner in self.owners if owner >= 0}
-        for index, message in enumerate(messages):
-            if index in fields:
-                missing = fields[index].missing()
-                if "R" in missing:
-                    self.counts["reasoning_dropped"] += 1
-                    self.counts["reasoning_dropped_chars"] += len(fields[index].reasoning)
-                if "C" in missing:
-                    detail = f"the content of message {index} does not come out"
-                    raise RecordRejected(RejectReason.message_not_rendered, detail)
-                if "T" in missing:
-                    self.counts["tool_call_dropped"] += 1
-            elif index not in rendered and (message.get("content") or "").strip():
+    def _generation_prompt(self) -> None:
+        shape = self.parser.shape
+        prompt = shape.generation_prompt
+        if not prompt or not self.runs.text.endswith(prompt):
+            self.counts["generation_prompt_differs"] += bool(prompt)
+            return
+        start = len(self.runs.text) - len(prompt)
+        if shape.header:
+            self._add(start, Kind.header, -1)
+        if shape.prefill:
+            self._add(start + len(shape.header), Kind.prefill, -1)
+
+    def _keep_to_tags(self) -> None:
+        """Nothing outside ``{% generation %}`` tags is trained, as the template's author says."""
+        ends = [*self.starts[1:], len(self.runs.text)]
+        spans = list(zip(self.starts, ends, self.kinds, self.owners, strict=True))
+        self.starts, self.kinds, self.owners, self._floor = [], [], [], 0
+        tags = self.runs.generated
+        at = 0
+        for start, end, kind, owner in spans:
+            if kind not in BODY_KINDS and kind != Kind.stop:
+                self._add(start, Kind(kind), owner)
+                continue
+            while at < len(tags) and tags[at][1] <= start:
+                at += 1
+            outside = Kind.trailer if kind == Kind.stop else Kind.scaffold
+            position, tag = start, at
+            while position < end:
+                inside = tag < len(tags) and tags[tag][0] <= position < tags[tag][1]
+                self._add(position, Kind(kind) if inside else outside, owner)
+                self.counts["outside_generation_tags"] += not inside
+                position = tags[tag][1] if inside else (tags[tag][0] if tag < len(tags) else end)
+                tag += inside
+
+    def _check(self) -> None:
+        text, source = self.runs.text, self.source
+        for number, message in enumerate(source.messages):
+            if number in self._fields:
+                self._check_assistant(number)
+                continue
+            content = _content(message).strip()
+            if not content:
+                continue
+            where = self._seen.get(number)
+            if where is not None and text.find(content, *where) >= 0:
+                continue
+            if text.find(content) >= 0 and message["role"] in ("system", "developer"):
+                continue
+            if where is None:
                 self.counts["message_not_rendered"] += 1
+                self.counts[f"message_not_rendered_{message['role']}"] += 1
+            elif text.find(json.dumps(content, ensure_ascii=False)[1:-1], *where) < 0:
+                self.counts["text_changed"] += 1
+
+    def _check_assistant(self, number: int) -> None:
+        fields, dropped = self._fields[number], self.source.dropped
+        missing = fields.missing()
+        if fields.reasoning:
+            self.counts["reasoning_chars"] += len(fields.reasoning)
+        if "R" in missing:
+            self.counts["reasoning_dropped"] += 1
+            self.counts["reasoning_dropped_chars"] += len(fields.reasoning)
+        if "C" in missing:
+            if not (fields.names and "C" in dropped):
+                detail = f"the content of message {number} (assistant) does not come out where the template puts it"
+                raise RecordRejected(RejectReason.message_not_rendered, detail)
+            self.counts["content_dropped"] += 1
+        if "T" in missing:
+            if "T" not in dropped:
+                detail = f"a tool call of message {number} does not come out as the template writes them"
+                raise NotProved(detail)
+            self.counts["tool_call_dropped"] += 1
+
+
+def _content(message: Message) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _common_head(one: str, other: str) -> int:
+    """Length of the common beginning of two texts."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -11,12 +11,13 @@ returns to it. A mark is a few control characters that no text holds
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jinja2.nodes as n
 
 from retok_dask.templates.engines import IDENTIFY
+from retok_dask.templates.syntax import is_generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,16 +35,13 @@ class Marks:
     begin: str = "\x01"
     end: str = "\x02"
 
+    def make(self, payload: str) -> str:
+        """The mark with this payload."""
+        return f"{self.begin}{payload}{self.end}"
+
     def message(self, index: int) -> str:
+        """The mark that opens a message."""
         return f"{self.begin}{index}{self.end}"
-
-    @property
-    def remember(self) -> str:
-        return f"{self.begin}+{self.end}"
-
-    @property
-    def back(self) -> str:
-        return f"{self.begin}-{self.end}"
 
 
 # Control characters keep an ASCII text one byte a character; those that str.strip removes are left out.
@@ -109,7 +107,7 @@ class _Instrument:
                 if self.holders.is_list(node.iter):
                     node.body[:0] = [self.open(_load(name), node.lineno) for name in _names(node.target)]
                     marked_inside = True
-                wrapped = [_text(self.marks.remember), node, _text(self.marks.back)]
+                wrapped = [_text(self.marks.make(REMEMBER)), node, _text(self.marks.make(BACK))]
                 done += wrapped if marked_inside else [node]
                 self.opened |= marked_inside
             elif isinstance(node, n.Assign):
@@ -130,13 +128,15 @@ class _Instrument:
     def inside(self, node: n.Node) -> bool:
         """Mark what lies within a statement; True if a mark was put there."""
         before, self.opened = self.opened, False
-        for field in ("body", "else_"):
-            inner = getattr(node, field, None)
+        for name in ("body", "else_"):
+            inner = getattr(node, name, None)
             if isinstance(inner, list):
-                setattr(node, field, self.body(inner))
+                setattr(node, name, self.body(inner))
         for branch in getattr(node, "elif_", None) or []:
             self.opened |= self.inside(branch)
         marked, self.opened = self.opened, before
+        if is_generation(node):
+            node.body = [_text(self.marks.make(GENERATED)), *node.body, _text(self.marks.make(NOT_GENERATED))]
         if isinstance(node, n.Macro):
             self._macro(node)
             return False
@@ -148,7 +148,7 @@ class _Instrument:
         names = [arg.name for arg in node.args if arg.name in self.holders.messages]
         if names and self.method.macros:
             given = [self.open(n.Name(name, "load"), node.lineno) for name in names]
-            node.body = [_text(self.marks.remember), *given, *node.body, _text(self.marks.back)]
+            node.body = [_text(self.marks.make(REMEMBER)), *given, *node.body, _text(self.marks.make(BACK))]
 
 
 def _names(target: n.Node) -> list[n.Expr]:
@@ -288,33 +288,81 @@ def assigned_messages(tree: n.Template) -> list[str]:
     return list(found)
 
 
-def unmark(marked: str, marks: Marks) -> tuple[str, list[int], list[int]]:
+@dataclass(slots=True)
+class Runs:
+    """A rendering with its marks cut out.
+
+    Attributes:
+        text: as the template renders it without marks.
+        starts: ascending starts of its runs; no run is empty, neighbours differ.
+        owners: the message of each run, -1 for none.
+        generated: (start, end) of what stands in ``{% generation %}`` tags.
+        escapes: (start, end) of control-token text that came with the input;
+            an empty range where such a token was cut in two.
+        fields: (start, end) of fields that were marked, by message and part.
+    """
+
+    text: str
+    starts: list[int]
+    owners: list[int]
+    generated: list[tuple[int, int]] = field(default_factory=list)
+    escapes: list[tuple[int, int]] = field(default_factory=list)
+    fields: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+
+
+REMEMBER, BACK, GENERATED, NOT_GENERATED, ESCAPE, PLAIN = "+", "-", "{", "}", "<", ">"
+
+
+def unmark(marked: str, marks: Marks) -> Runs:
     """Cut the marks out of a marked rendering.
 
-    Returns:
-        The text, the ascending starts of its runs, and the message of each
-        run (-1 for none). No run is empty; neighbours differ.
+    Raises:
+        ValueError: the marks are broken, because the template cuts or changes text.
     """
     pieces = marked.split(marks.begin)
-    texts = [pieces[0]]
-    starts, messages = ([0], [-1]) if pieces[0] else ([], [])
-    position, current, before = len(pieces[0]), -1, []
-    end = marks.end
+    text = pieces[0]
+    texts = [text]
+    starts, owners = ([0], [-1]) if text else ([], [])
+    position, current, before, end = len(text), -1, [-1][:0], marks.end
+    runs = Runs("", starts, owners)
     for piece in pieces[1:]:
         payload, _, text = piece.partition(end)
-        if payload == "+":
+        if payload.isdigit():
+            current = int(payload)
+        elif payload == REMEMBER:
             before.append(current)
-        elif payload == "-":
+        elif payload == BACK:
             current = before.pop() if before else -1
         else:
-            current = int(payload)
+            _note(runs, payload, position)
         if text:
-            if not messages or messages[-1] != current:
+            if not owners or owners[-1] != current:
                 starts.append(position)
-                messages.append(current)
+                owners.append(current)
             texts.append(text)
             position += len(text)
-    return "".join(texts), starts, messages
+    runs.text = "".join(texts)
+    return runs
+
+
+def _note(runs: Runs, payload: str, position: int) -> None:
+    """Take down a mark that is no message's: tags, escapes, fields."""
+    if payload == GENERATED:
+        runs.generated.append((position, -1))
+    elif payload == NOT_GENERATED:
+        runs.generated[-1] = (runs.generated[-1][0], position)
+    elif payload == ESCAPE:
+        runs.escapes.append((position, position))
+    elif payload == PLAIN:
+        if not runs.escapes or runs.escapes[-1][0] != runs.escapes[-1][1]:
+            runs.escapes.append((position, position))
+        runs.escapes[-1] = (runs.escapes[-1][0], position)
+    elif payload[:1] in ("o", "c") and payload[2:].isdigit():
+        key = (int(payload[2:]), payload[1])
+        runs.fields[key] = (position, -1) if payload[0] == "o" else (runs.fields.get(key, (-1, -1))[0], position)
+    else:
+        msg = f"a mark came out as {payload[:20]!r}"
+        raise ValueError(msg)
 
 
 def holds(value: Any, characters: Iterable[str]) -> bool:

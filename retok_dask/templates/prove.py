@@ -26,7 +26,7 @@ from retok_dask.templates.engines import (
     Raised,
     RenderFailed,
 )
-from retok_dask.templates.instrument import Marks, Method, assigned_messages, instrument, unmark
+from retok_dask.templates.instrument import Marks, Method, Runs, assigned_messages, instrument, unmark
 from retok_dask.templates.probes import Message, Probe, probes
 from retok_dask.templates.shape import Trace
 
@@ -63,6 +63,17 @@ class Proof:
     traces: list[Trace] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
+
+    def dropped(self) -> Iterator[tuple[str, int, str]]:
+        """What the template leaves out: (probe, message, part: R, C, T)."""
+        for trace in self.traces:
+            for number, message in enumerate(trace.probe.messages):
+                named = [("C", message.get("content")), ("R", message.get("reasoning_content"))]
+                named += [("T", call["function"]["name"]) for call in message.get("tool_calls") or []]
+                own = trace.texts(number) if message.get("tool_calls") else [trace.runs.text]
+                for part, text in named:
+                    if text and text.strip() and not any(text.strip() in run for run in own):
+                        yield trace.probe.name, number, part
 
 
 @dataclass(slots=True)
@@ -134,8 +145,8 @@ def render_marked(
     limit: int,
     *,
     generation_prompt: bool = False,
-) -> tuple[str, list[int], list[int]]:
-    """One render by a marked engine, as text, starts and messages of its runs."""
+) -> Runs:
+    """One render by a marked engine."""
     seen = template_messages(messages, marks if method.carry else None)
     context = template_context(seen, tools, variables, generation_prompt=generation_prompt)
     if not method.carry:
@@ -263,7 +274,7 @@ def _try(
     for probe in probes():
         expected = plain[probe.name]
         try:
-            text, starts, owners = render_marked(
+            runs = render_marked(
                 engine,
                 method,
                 marks,
@@ -278,9 +289,9 @@ def _try(
             return f"probe {probe.name!r} fails: {error}"[:300]
         if isinstance(expected, Exception):
             return f"probe {probe.name!r} renders, but the reference refuses it: {expected}"[:300]
-        if text != expected:
+        if runs.text != expected:
             return f"probe {probe.name!r} renders another text than the reference"
-        trace = Trace(probe, text, starts, owners)
+        trace = Trace(probe, runs)
         fault = _misplaced(trace)
         if fault:
             return f"probe {probe.name!r}: {fault}"
@@ -303,13 +314,13 @@ def _misplaced(trace: Trace) -> str:
     itself, and never trained.
     """
     owned: dict[int, str] = {}
-    ends = [*trace.starts[1:], len(trace.text)]
-    for start, end, owner in zip(trace.starts, ends, trace.messages, strict=True):
-        owned[owner] = owned.get(owner, "") + trace.text[start:end]
+    ends = [*trace.runs.starts[1:], len(trace.runs.text)]
+    for start, end, owner in zip(trace.runs.starts, ends, trace.runs.owners, strict=True):
+        owned[owner] = owned.get(owner, "") + trace.runs.text[start:end]
     for index, message in enumerate(trace.probe.messages):
         outside = message["role"] in ("system", "developer")
         for text in _texts(message):
-            if text not in trace.text:
+            if text not in trace.runs.text:
                 continue
             if text not in owned.get(index, "") and not outside:
                 return f"{text!r} lies outside its message"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retok_dask.types import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from retok_dask.templates.shape import Shape
 
@@ -68,8 +68,15 @@ class BodyParser:
         self._tails = [(stop + trailer, len(stop)) for stop, trailer in shape.tails]
         self._content_opens = [lead[end:].strip() for lead, end in shape.openings.get("C", ())]
 
-    def parse(self, text: str, fields: Fields) -> list[tuple[int, Kind]]:
+    def parse(
+        self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[tuple[int, Kind]]:
         """Kinds of one run of an assistant message, as ascending (start, kind).
+
+        Args:
+            text: the run.
+            fields: what the message says; parts found here are noted in it.
+            located: places of ``R`` and ``C`` known from marks.
 
         Raises:
             NotProved: a part is there more than once, or text is left over that nothing explains.
@@ -80,7 +87,7 @@ class BodyParser:
         if start:
             spans.append((0, Kind.header))
         end, stop_end = self._tail(text, start)
-        self._body(text, start, end, fields, spans)
+        self._body(text, start, end, fields, spans, located or {})
         if end < stop_end:
             spans.append((end, Kind.stop))
         if stop_end < len(text):
@@ -95,8 +102,20 @@ class BodyParser:
                 return begin, begin + length
         return len(text), len(text)
 
-    def _body(self, text: str, start: int, end: int, fields: Fields, spans: list[tuple[int, Kind]]) -> None:
-        reasoning, content = self._find(text, start, end, fields)
+    def _body(
+        self,
+        text: str,
+        start: int,
+        end: int,
+        fields: Fields,
+        spans: list[tuple[int, Kind]],
+        located: Mapping[str, tuple[int, int]],
+    ) -> None:
+        if located:
+            reasoning, content = located.get("R"), located.get("C")
+            fields.found |= set(located)
+        else:
+            reasoning, content = self._find(text, start, end, fields)
         after = max(reasoning[1] if reasoning else start, content[1] if content else start)
         called = self._called(text, after, end, fields)
         parts = [(where, kind) for where, kind in ((reasoning, Kind.reasoning), (content, Kind.content)) if where]

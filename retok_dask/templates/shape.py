@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from retok_dask.templates.instrument import Runs
     from retok_dask.templates.probes import Probe
 
 
@@ -25,16 +26,15 @@ class Trace:
     """A probe's rendering with the message of each run."""
 
     probe: Probe
-    text: str
-    starts: list[int]
-    messages: list[int]
+    runs: Runs
 
-    def runs(self, message: int) -> list[str]:
+    def texts(self, message: int) -> list[str]:
         """The texts of a message's runs, in order."""
-        ends = [*self.starts[1:], len(self.text)]
+        text, starts = self.runs.text, self.runs.starts
+        ends = [*starts[1:], len(text)]
         return [
-            self.text[start:end]
-            for start, end, owner in zip(self.starts, ends, self.messages, strict=True)
+            text[start:end]
+            for start, end, owner in zip(starts, ends, self.runs.owners, strict=True)
             if owner == message
         ]
 
@@ -110,7 +110,7 @@ def _found(traces: Iterable[Trace]) -> list[_Found]:
     for trace in traces:
         for index, message in enumerate(trace.probe.messages):
             if message["role"] == "assistant":
-                for run in trace.runs(index):
+                for run in trace.texts(index):
                     parts = _locate(message, run)
                     found += [_Found(run, parts)] if parts else []
     return found
@@ -143,23 +143,39 @@ def _token_pattern(added: Collection[str]) -> re.Pattern[str]:
 
 
 def _header(leads: list[str], generation_prompt: str, traces: Sequence[Trace], tokens: re.Pattern[str]) -> str:
-    first = generation_prompt or next((lead for lead in leads if lead), "")
-    mine = [lead for lead in leads if lead and commonprefix([lead, first])]
-    header = _whole_tokens(commonprefix([first, *mine]), [first, *mine], tokens)
-    user = _user_lead(traces)
-    match = re.search(r"\w+(\W*)$", user)
-    if match is None or not match.group(1):
-        return header
-    # the same frame as a user's header: what stands before and after the role's name
-    before, after = user[: match.start()], match.group(1)
-    framed = re.match(re.escape(before) + r"\w+" + re.escape(after), header) if before or after.strip() else None
-    return framed.group() if framed else header
+    """The role header: what assistant messages and the generation prompt begin with alike."""
+    if not generation_prompt:
+        return _whole_tokens(commonprefix(leads), leads, tokens)
+    shared = {
+        lead if generation_prompt.endswith(lead) else _shared(lead, generation_prompt, tokens) for lead in leads if lead
+    }
+    header = min((text for text in shared if text), key=len, default=generation_prompt)
+    framed = _same_frame(_user_lead(traces), generation_prompt)
+    return framed if framed and header.startswith(framed) else header
+
+
+def _shared(lead: str, generation_prompt: str, tokens: re.Pattern[str]) -> str:
+    return _whole_tokens(commonprefix([lead, generation_prompt]), [lead, generation_prompt], tokens)
+
+
+_WORD = re.compile(r"\w+|\W")
+
+
+def _same_frame(user_lead: str, generation_prompt: str) -> str:
+    """The part of the generation prompt that is a user's header but for words; empty if it has none."""
+    theirs, mine = _WORD.findall(user_lead), _WORD.findall(generation_prompt)
+    if not theirs or len(mine) < len(theirs):
+        return ""
+    for one, other in zip(theirs, mine, strict=False):
+        if one != other and not (one[0].isalnum() and other[0].isalnum()):
+            return ""
+    return "".join(mine[: len(theirs)])
 
 
 def _user_lead(traces: Sequence[Trace]) -> str:
     for trace in traces:
         for index, message in enumerate(trace.probe.messages):
-            runs = trace.runs(index) if message["role"] == "user" and index else []
+            runs = trace.texts(index) if message["role"] == "user" and index else []
             if runs and message["content"] in runs[0]:
                 return runs[0][: runs[0].index(message["content"])]
     return ""

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import copy
-import datetime as dt
 import hashlib
+import re
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+import jinja2.nodes as n
 import orjson
 
 from retok_dask.recipe import NormalizeSpec
-from retok_dask.templates.build import Builder
-from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, Limits, Raised, RenderFailed
-from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, holds, instrument
-from retok_dask.templates.loading import TokenizerFacts, template_texts
+from retok_dask.templates.build import Builder, Source
+from retok_dask.templates.controls import ControlTokens, count_in
+from retok_dask.templates.engines import JinjaEngine, Limits
+from retok_dask.templates.loading import template_texts
+from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
-from retok_dask.templates.probes import Message, probes
-from retok_dask.templates.prove import (
-    Form,
-    Setting,
-    engine_class,
-    generation_prompt,
-    prove,
-    render_marked,
-    render_plain,
-    shaped,
-)
+from retok_dask.templates.probes import probes
+from retok_dask.templates.program import Learned, MarkFields, MarkInput, Program
+from retok_dask.templates.prove import Form, Setting, generation_prompt, prove
 from retok_dask.templates.segments import NotProved
-from retok_dask.templates.shape import Shape, learn
+from retok_dask.templates.shape import learn
 from retok_dask.templates.syntax import parse
 from retok_dask.types import Conversation, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
-    import jinja2.nodes as n
-
     from retok_dask.recipe import Recipe, TemplateSpec
+    from retok_dask.templates.instrument import Runs
+    from retok_dask.templates.loading import TokenizerFacts
+    from retok_dask.templates.probes import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,52 +46,33 @@ class TemplateFacts:
         header: the role header of an assistant message.
         prefill: what the generation prompt adds after it.
         stops: texts of the tokens that end a turn; empty where the next role
-            marker does.
+            marker does or nothing does.
+        marker_stops: whether the next role marker ends a turn.
         generation_tags: whether the template has ``{% generation %}`` tags.
         refused: probes that the template refuses, with its words.
+        dropped: parts that probes lost: (probe, message, part).
         prints_date: whether it asks for the date.
         method: how messages are told apart.
         form: how it wants to be called.
+        variables: variables that it reads, beside messages and tools.
     """
 
     header: str
     prefill: str
     stops: tuple[str, ...]
+    marker_stops: bool
     generation_tags: bool
     refused: dict[str, str]
+    dropped: tuple[tuple[str, int, str], ...]
     prints_date: bool
     method: str
     form: Form
-
-
-@dataclass(slots=True)
-class Program:
-    """One template text with one set of variables, ready to render."""
-
-    tree: n.Template
-    setting: Setting
-    engine: str
-    method: Method
-    form: Form
-    shape: Shape
-    refused: dict[str, str] = field(default_factory=dict)
-    _engines: dict[tuple[str, Marks], Engine] = field(default_factory=dict)
-    _reference: JinjaEngine | None = None
-
-    def marked_engine(self, name: str, marks: Marks) -> Engine:
-        """The engine for one choice of marks, made at first use."""
-        key = (name, marks)
-        if key not in self._engines:
-            tree = instrument(self.tree, self.method, marks)
-            self._engines[key] = engine_class(name)(tree, date=self.setting.date, limits=self.setting.limits)
-        return self._engines[key]
+    variables: tuple[str, ...]
 
     @property
-    def reference(self) -> JinjaEngine:
-        """The unmarked template in Jinja."""
-        if self._reference is None:
-            self._reference = JinjaEngine(copy.deepcopy(self.tree), date=self.setting.date, limits=self.setting.limits)
-        return self._reference
+    def refuses_system(self) -> bool:
+        """Whether a system message is an error for this template."""
+        return "system" in self.refused and "turns" not in self.refused
 
 
 @dataclass(slots=True)
@@ -112,13 +89,22 @@ class State:
     system: str
     normalize: dict[str, Any]
     fast: bool
-    proofs: dict[str, tuple[str, Method, Form, Shape, dict[str, str]]]
+    learned: dict[str, Learned]
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A conversation in order, and where its messages stand in the one that came in."""
+
+    conversation: Conversation
+    shift: int
+    program: Program
 
 
 class ChatTemplate:
     """A model's chat template, proved: conversation -> text and spans.
 
-    Made by :meth:`load`; sent to workers as :meth:`reduce`'s state.
+    Made by :meth:`load`; sent to workers as :meth:`reduce`'s state, or pickled.
     """
 
     def __init__(self, state: State) -> None:
@@ -162,7 +148,7 @@ class ChatTemplate:
             system=recipe.system,
             normalize=recipe.normalize.model_dump(),
             fast=recipe.engine == "auto",
-            proofs={},
+            learned={},
         )
         template = cls(state)
         for name in state.texts:
@@ -204,17 +190,32 @@ class ChatTemplate:
     @cached_property
     def facts(self) -> TemplateFacts:
         """What probing found out."""
-        program = self._main
+        learned = self._main.learned
+        names = {node.name for node in self._main.tree.find_all(n.Name) if node.ctx == "load"}
+        names -= {node.name for node in self._main.tree.find_all(n.Name) if node.ctx != "load"}
         return TemplateFacts(
-            header=program.shape.header,
-            prefill=program.shape.prefill,
-            stops=tuple(dict.fromkeys(stop for stop, _ in program.shape.tails)),
-            generation_tags="endgeneration" in self.text,
-            refused=program.refused,
+            header=learned.shape.header,
+            prefill=learned.shape.prefill,
+            stops=tuple(dict.fromkeys(stop for stop, _ in learned.shape.tails)),
+            marker_stops=learned.shape.marker_stops,
+            generation_tags=bool(re.search(r"\{%-?\s*generation\s*-?%\}", self.text)),
+            refused=learned.refused,
+            dropped=learned.dropped,
             prints_date="strftime_now" in self.text,
-            method=program.method.describe(),
-            form=program.form,
+            method=learned.method.describe(),
+            form=learned.form,
+            variables=tuple(sorted(names - {"messages", "tools", "add_generation_prompt"})),
         )
+
+    @cached_property
+    def controls(self) -> ControlTokens:
+        """Finds control tokens in texts."""
+        literal = [*self._state.special_tokens.values()]
+        for name in self._state.texts:
+            tree = self._program(name, {}).tree
+            literal += [node.data for node in tree.find_all(n.TemplateData)]
+            literal += [node.value for node in tree.find_all(n.Const) if isinstance(node.value, str)]
+        return ControlTokens(self._state.added, "\0".join(literal))
 
     def _program(self, name: str, arguments: Mapping[str, Any]) -> Program:
         key = name if not arguments else name + orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()
@@ -229,19 +230,13 @@ class ChatTemplate:
         tree = self._trees[name]
         variables = {**state.special_tokens, **state.kwargs, **arguments}
         setting = Setting(variables, state.date, Limits(), state.fast)
-        if key not in state.proofs:
-            proof = prove(tree, setting)
-            reference = JinjaEngine(copy.deepcopy(tree), date=state.date, limits=setting.limits)
-            prompt = generation_prompt(reference, proof.form, setting, probes())
-            bos = state.special_tokens.get("bos_token", "")
-            shape = learn(proof.traces, prompt, {*state.added, *_ends(state)}, bos)
-            state.proofs[key] = (proof.engine, proof.method, proof.form, shape, proof.refused)
-        engine, method, form, shape, refused = state.proofs[key]
-        return Program(tree, setting, engine, method, form, shape, refused)
+        if key not in state.learned:
+            state.learned[key] = _learned(tree, setting, state)
+        return Program(tree, setting, state.learned[key])
 
     def _program_for(self, conversation: Conversation) -> Program:
         texts = self._state.texts
-        name = "tool_use" if conversation.tools and "tool_use" in texts else next(iter(texts))
+        name = "tool_use" if conversation.tools is not None and "tool_use" in texts else next(iter(texts))
         return self._program(name, conversation.template_args)
 
     def render(self, conversation: Conversation) -> list[Rendered]:
@@ -252,133 +247,195 @@ class ChatTemplate:
                 cannot be proved.
         """
         ready = self._ready(conversation)
+        messages = ready.conversation.messages
         if self._state.history == "per_turn":
             return self._turns(ready)
-        whole = self._render(ready, ready.messages)
+        whole = self._render(ready, messages)
         if self._state.history == "auto" and whole.counts.get("reasoning_dropped"):
             return self._turns(ready)
         return [whole]
 
+    def render_turns(self, conversation: Conversation) -> list[Rendered]:
+        """One rendering for each assistant turn, as the model saw it, whatever the recipe's history."""
+        return self._turns(self._ready(conversation))
+
+    def render_whole(self, conversation: Conversation) -> Rendered:
+        """One rendering of the whole conversation, whatever the recipe's history."""
+        ready = self._ready(conversation)
+        return self._render(ready, ready.conversation.messages)
+
     def render_prompt(self, conversation: Conversation) -> Rendered:
-        """The conversation up to its last user message, with the generation prompt.
+        """The conversation up to its last user or tool message, with the generation prompt.
 
         Raises:
-            RecordRejected: there is no user message, or the template refuses.
+            RecordRejected: there is no such message, or the template refuses.
         """
         ready = self._ready(conversation)
-        last = max((n for n, message in enumerate(ready.messages) if message["role"] in ("user", "tool")), default=-1)
+        messages = ready.conversation.messages
+        last = max((k for k, message in enumerate(messages) if message["role"] in ("user", "tool")), default=-1)
         if last < 0:
             raise RecordRejected(RejectReason.no_prompt, "no user message")
-        return self._render(ready, ready.messages[: last + 1], prompt=True)
+        return self._render(ready, messages[: last + 1], prompt=True)
 
     def reference_text(self, conversation: Conversation, *, generation_prompt: bool = False) -> str:
         """What transformers renders for this conversation, after normalizing."""
         ready = self._ready(conversation)
-        return self._reference_text(self._program_for(ready), ready, ready.messages, prompt=generation_prompt)
+        made = ready.conversation
+        return ready.program.reference_text(made.messages, made.tools, prompt=generation_prompt)
 
-    def _reference_text(
-        self, program: Program, conversation: Conversation, messages: list[Message], *, prompt: bool
-    ) -> str:
-        return render_plain(
-            program.reference,
-            shaped(messages, program.form),
-            conversation.tools,
-            program.setting.variables,
-            _limit(program, messages),
-            generation_prompt=prompt,
-        )
-
-    def _ready(self, conversation: Conversation) -> Conversation:
+    def _ready(self, conversation: Conversation) -> _Ready:
+        fresh = replace(conversation, counts={})
         program = self._program_for(conversation)
-        knows = "developer" in self.text and "developer" not in program.refused
-        fresh = copy.copy(conversation)
-        fresh.counts = {}
-        return normalize_conversation(fresh, self._normalize, knows_developer=knows)
+        refused = program.learned.refused
+        knows = "developer" in self.text and "developer" not in refused
+        ready = normalize_conversation(fresh, self._normalize, knows_developer=knows)
+        check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
+        first = ready.messages[0]
+        if first["role"] == "system" and "system" in refused and "turns" not in refused:
+            return _Ready(self._without_system(ready), 1, program)
+        return _Ready(ready, 0, program)
 
-    def _turns(self, conversation: Conversation) -> list[Rendered]:
+    def _without_system(self, conversation: Conversation) -> Conversation:
+        first, rest = conversation.messages[0], conversation.messages[1:]
+        if self._state.system == "reject":
+            detail = "the template refuses system messages; set `system: fold` or `system: drop` to go on without"
+            raise RecordRejected(RejectReason.system_not_supported, detail)
+        if not rest:
+            raise RecordRejected(RejectReason.empty_conversation, "nothing but a system message")
+        conversation.counts[f"system_{'folded' if self._state.system == 'fold' else 'dropped'}"] = 1
+        if self._state.system == "fold":
+            asked = next((k for k, message in enumerate(rest) if message["role"] == "user"), None)
+            if asked is None:
+                raise RecordRejected(
+                    RejectReason.system_not_supported, "no user message to fold the system message into"
+                )
+            folded = {**rest[asked], "content": f"{first['content']}\n\n{rest[asked]['content']}"}
+            rest = [*rest[:asked], folded, *rest[asked + 1 :]]
+        return replace(conversation, messages=rest)
+
+    def _turns(self, ready: _Ready) -> list[Rendered]:
+        conversation = ready.conversation
         rows = []
         for index, message in enumerate(conversation.messages):
-            flagged = conversation.flags[index] if index < len(conversation.flags) else None
+            place = index + ready.shift
+            flagged = conversation.flags[place] if place < len(conversation.flags) else None
             if message["role"] == "assistant" and flagged is not False:
-                row = self._render(conversation, conversation.messages[: index + 1])
-                row.turn = index
+                row = self._render(ready, conversation.messages[: index + 1])
+                row.turn = place
                 rows.append(row)
-        return rows or [self._render(conversation, conversation.messages)]
+                # what normalizing changed is counted once a conversation
+                conversation.counts = {}
+        return rows or [self._render(ready, conversation.messages)]
 
-    def _render(self, conversation: Conversation, messages: list[Message], *, prompt: bool = False) -> Rendered:
-        program = self._program_for(conversation)
+    def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
+        conversation, program = ready.conversation, ready.program
         counts = Counter(conversation.counts)
-        text, starts, owners = self._trace(program, conversation, messages, counts, prompt=prompt)
-        builder = Builder(program.shape, self._state.special_tokens.get("bos_token", ""), counts)
+        escape = self._find_controls(messages, conversation.tools, counts)
+        runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape)
+        source = Source(
+            messages=messages,
+            tools=conversation.tools,
+            bos=self._state.special_tokens.get("bos_token", ""),
+            token=self.controls.pattern,
+            dropped=_dropped_parts(program.learned.dropped),
+            bare=lambda: program.preamble(_leading_system(messages), Counter()),
+            prompt=prompt,
+        )
         try:
-            rendered = builder.build(text, starts, owners, messages, conversation.tools, prompt=prompt)
+            before = counts.copy()
+            rendered = Builder(program.parser, runs, source, counts).build()
         except NotProved as error:
-            raise RecordRejected(RejectReason.span_not_proved, str(error)) from error
-        rendered.flags = list(conversation.flags[: len(messages)])
+            counts = before
+            rendered = self._by_fields(program, runs, source, escape, counts, error)
+        rendered.escapes = self._escapes(runs, messages)
+        rendered.counts = {name: number for name, number in counts.items() if number}
+        rendered.flags = list(conversation.flags[: len(messages) + ready.shift]) if conversation.flags else []
+        if ready.shift:
+            rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
         return rendered
 
-    def _trace(
+    def _by_fields(
         self,
         program: Program,
-        conversation: Conversation,
-        messages: list[Message],
+        runs: Runs,
+        source: Source,
+        escape: MarkInput | None,
         counts: Counter[str],
-        *,
-        prompt: bool,
-    ) -> tuple[str, list[int], list[int]]:
-        shown = shaped(messages, program.form)
-        marks = _free_marks(shown, conversation.tools)
-        limit = _limit(program, messages)
-        for name in dict.fromkeys((program.engine, "jinja")):
-            try:
-                return render_marked(
-                    program.marked_engine(name, marks),
-                    program.method,
-                    marks,
-                    shown,
-                    conversation.tools,
-                    program.setting.variables,
-                    limit,
-                    generation_prompt=prompt,
-                )
-            except LimitReached as error:
-                raise RecordRejected(RejectReason.render_limit, str(error)) from error
-            except Raised as error:
-                failure = RecordRejected(RejectReason.template_error, _with_roles(error, messages))
-            except RenderFailed as error:
-                failure = RecordRejected(RejectReason.template_error, _with_roles(error, messages))
-            counts["engine_fallback"] += name != "jinja"
-        raise failure
+        error: NotProved,
+    ) -> Rendered:
+        """A second render with the fields themselves marked, for rows whose text alone is ambiguous."""
+        marker = MarkFields(escape)
+        marked = program.trace(source.messages, source.tools, counts, prompt=source.prompt, mark=marker)
+        if marked.text != runs.text:
+            raise RecordRejected(RejectReason.span_not_proved, str(error)) from error
+        source.located = {key: place for key, place in marked.fields.items() if 0 <= place[0] <= place[1]}
+        counts["located_by_marks"] += 1
+        try:
+            return Builder(program.parser, runs, source, counts).build()
+        except NotProved as still:
+            raise RecordRejected(RejectReason.span_not_proved, str(still)) from still
+
+    def _find_controls(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, counts: Counter[str]
+    ) -> MarkInput | None:
+        outside = count_in(self.controls, messages, tools, counts)
+        if not outside or self._state.control_tokens == "allow":
+            return None
+        if self._state.control_tokens == "reject":
+            found = ", ".join(name for name in counts if name.startswith("control_tokens_in_"))
+            raise RecordRejected(RejectReason.control_tokens_in_text, found)
+        return MarkControls(self.controls)
+
+    def _escapes(self, runs: Runs, messages: list[Message]) -> list[tuple[int, int]]:
+        escapes = self.controls.clean(runs) if runs.escapes else []
+        if self._state.control_tokens == "allow":
+            return escapes
+        for message in messages:
+            content = message.get("content")
+            if message["role"] != "assistant" and isinstance(content, str) and self.controls.may_join(content):
+                escapes += self._seams(runs.text, content.strip())
+        return _disjoint(escapes)
+
+    def _seams(self, text: str, content: str) -> list[tuple[int, int]]:
+        """Control tokens that a content forms together with the text around it, wherever it stands."""
+        found, at = [], text.find(content) if content else -1
+        while at >= 0:
+            found += self.controls.joined(text, [at, at + len(content)])
+            at = text.find(content, at + 1)
+        return found
 
 
-def _ends(state: State) -> list[str]:
-    return [text for name, text in state.special_tokens.items() if name == "eos_token" and text]
+def _disjoint(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    for start, end in sorted(set(ranges)):
+        if not kept or start >= kept[-1][1]:
+            kept.append((start, end))
+    return kept
 
 
-def _limit(program: Program, messages: list[Message]) -> int:
-    size = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
-    return program.setting.limits.size(size)
+def _leading_system(messages: list[Message]) -> Message | None:
+    return messages[0] if messages[0]["role"] in ("system", "developer") else None
 
 
-def _with_roles(error: Exception, messages: list[Message]) -> str:
-    roles = " ".join(str(message["role"]) for message in messages[:20])
-    return f"{error} (roles: {roles}{' ...' if len(messages) > 20 else ''})"
+def _dropped_parts(dropped: tuple[tuple[str, int, str], ...]) -> frozenset[str]:
+    return frozenset(
+        part for probe, _, part in dropped if part != "R" and probe in ("call", "call_with_text", "parallel")
+    )
 
 
-def _free_marks(messages: list[Message], tools: list[dict[str, Any]] | None) -> Marks:
-    """Marks whose characters no text of the input holds."""
-    try:
-        dumped = orjson.dumps((messages, tools))
-    except (TypeError, ValueError):
-        dumped = None
-    for marks in ALL_MARKS:
-        if dumped is not None and len(marks.begin.encode()) == 1:
-            written = (f"\\u{ord(marks.begin):04x}".encode(), f"\\u{ord(marks.end):04x}".encode())
-            if not any(character in dumped for character in written):
-                return marks
-        elif not holds((messages, tools), (marks.begin, marks.end)):
-            return marks
-    raise RecordRejected(RejectReason.span_not_proved, "the text holds every character that could be used as a mark")
-
-
-__all__ = ["ChatTemplate", "TemplateFacts", "asdict"]
+def _learned(tree: n.Template, setting: Setting, state: State) -> Learned:
+    """Prove a template and learn the fixed text around its parts."""
+    proof = prove(tree, setting)
+    reference = JinjaEngine(copy.deepcopy(tree), date=setting.date, limits=setting.limits)
+    prompt = generation_prompt(reference, proof.form, setting, probes())
+    added = {*state.added, *(text for name, text in state.special_tokens.items() if name == "eos_token")}
+    shape = learn(proof.traces, prompt, added, state.special_tokens.get("bos_token", ""))
+    return Learned(
+        engine=proof.engine,
+        method=proof.method,
+        form=proof.form,
+        shape=shape,
+        refused=proof.refused,
+        dropped=tuple(proof.dropped()),
+        tried=tuple(proof.tried),
+    )

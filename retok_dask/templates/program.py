@@ -1,0 +1,268 @@
+"""One template text with one set of variables: renders, and says what it may not trust."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, Raised, RenderFailed
+from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, Runs, holds, instrument
+from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
+from retok_dask.templates.segments import BodyParser
+from retok_dask.types import RecordRejected, RejectReason
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    import jinja2.nodes as n
+
+    from retok_dask.templates.probes import Message
+    from retok_dask.templates.shape import Shape
+
+Tools = list[dict[str, Any]] | None
+
+CHECK_FIRST, CHECK_EVERY = 8, 512
+"""Rows compared with the reference: the first ones, then one in so many."""
+
+_DIFFERS = re.compile(rb"\\u001[c-f]|[:,\[]-?[0-9.]+[eE][-+]?[0-9]")
+"""Where the fast engine prints or trims otherwise: separators that Python takes for blanks, numbers with exponents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What proving a template gave; enough to render without proving again.
+
+    Attributes:
+        engine: the engine whose marked renders proved themselves.
+        method: how messages are told apart.
+        form: how the template wants to be called.
+        shape: the fixed text around assistant parts.
+        refused: probes that the template refuses, with its words.
+        dropped: what the template leaves out, by probe: (probe, message, part).
+        tried: methods that failed before.
+        tags: how ``{% generation %}`` tags compare, by probe.
+    """
+
+    engine: str
+    method: Method
+    form: Form
+    shape: Shape
+    refused: dict[str, str]
+    dropped: tuple[tuple[str, int, str], ...]
+    tried: tuple[str, ...]
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Program:
+    """Renders conversations with the message of each run.
+
+    Args:
+        tree: the parsed template.
+        setting: its variables, date and limits.
+        learned: what its proof gave.
+    """
+
+    def __init__(self, tree: n.Template, setting: Setting, learned: Learned) -> None:
+        self.tree = tree
+        self.setting = setting
+        self.learned = learned
+        self.engine = learned.engine
+        self.parser = BodyParser(learned.shape)
+        self.rows = 0
+        self._engines: dict[tuple[str, Marks], Engine] = {}
+        self._reference: JinjaEngine | None = None
+        self._preambles: OrderedDict[str, str] = OrderedDict()
+
+    def marked_engine(self, name: str, marks: Marks) -> Engine:
+        """The engine for one choice of marks, made at first use."""
+        key = (name, marks)
+        if key not in self._engines:
+            tree = instrument(self.tree, self.learned.method, marks)
+            self._engines[key] = engine_class(name)(tree, date=self.setting.date, limits=self.setting.limits)
+        return self._engines[key]
+
+    @property
+    def reference(self) -> JinjaEngine:
+        """The unmarked template in Jinja."""
+        if self._reference is None:
+            self._reference = JinjaEngine(copy.deepcopy(self.tree), date=self.setting.date, limits=self.setting.limits)
+        return self._reference
+
+    def reference_text(self, messages: list[Message], tools: Tools, *, prompt: bool = False) -> str:
+        """What transformers renders.
+
+        Raises:
+            RecordRejected: the template refuses or fails.
+        """
+        try:
+            return render_plain(
+                self.reference,
+                shaped(messages, self.learned.form),
+                tools,
+                self.setting.variables,
+                self._limit(messages),
+                generation_prompt=prompt,
+            )
+        except (Raised, RenderFailed, LimitReached) as error:
+            raise _rejected(error, messages) from error
+
+    def trace(
+        self,
+        messages: list[Message],
+        tools: Tools,
+        counts: Counter[str],
+        *,
+        prompt: bool = False,
+        mark: MarkInput | None = None,
+    ) -> Runs:
+        """The rendering of a conversation with the message of each run.
+
+        Args:
+            messages: as normalised.
+            tools: function schemas or None.
+            counts: what is noticed is added here.
+            prompt: add the generation prompt.
+            mark: puts further marks into the input before it is rendered.
+
+        Raises:
+            RecordRejected: the template refuses or fails, or a comparison with
+                the reference shows that its spans cannot be trusted.
+        """
+        marks, safe = _free_marks(messages, tools)
+        seen, schemas = mark(messages, tools, marks) if mark is not None else (messages, tools)
+        seen = shaped(seen, self.learned.form)
+        engines = (self.engine, "jinja") if safe and self.engine != "jinja" else ("jinja",)
+        failure: Exception = RenderFailed("no engine")
+        for name in engines:
+            try:
+                runs = self._run(name, marks, seen, schemas, messages, prompt=prompt)
+            except LimitReached as error:
+                raise _rejected(error, messages) from error
+            except (Raised, RenderFailed, ValueError) as error:
+                failure = error
+                continue
+            if name != self.engine:
+                counts["engine_fallback"] += 1
+            return runs if mark is not None else self._checked(runs, name, messages, tools, counts, prompt=prompt)
+        raise _rejected(failure, messages) from failure
+
+    def _run(
+        self, name: str, marks: Marks, seen: list[Message], tools: Tools, messages: list[Message], *, prompt: bool
+    ) -> Runs:
+        return render_marked(
+            self.marked_engine(name, marks),
+            self.learned.method,
+            marks,
+            seen,
+            tools,
+            self.setting.variables,
+            self._limit(messages),
+            generation_prompt=prompt,
+        )
+
+    def _checked(
+        self, runs: Runs, name: str, messages: list[Message], tools: Tools, counts: Counter[str], *, prompt: bool
+    ) -> Runs:
+        """Compare with the reference now and then; the fast engine is given up at the first difference."""
+        self.rows += 1
+        if self.rows > CHECK_FIRST and self.rows % CHECK_EVERY:
+            return runs
+        expected = self.reference_text(messages, tools, prompt=prompt)
+        if runs.text == expected:
+            return runs
+        counts["engine_mismatch"] += 1
+        if name != "jinja":
+            self.engine = "jinja"
+            runs = self.trace(messages, tools, counts, prompt=prompt)
+        if runs.text != expected:
+            raise RecordRejected(RejectReason.span_not_proved, "the marked template renders another text")
+        return runs
+
+    def preamble(self, first: Message | None, counts: Counter[str]) -> str:
+        """What stands before the first user message when there are no tools, for a given system message."""
+        key = "" if first is None else f"{first['role']}\0{first.get('content')}"
+        if key not in self._preambles:
+            asked = {"role": "user", "content": "Usra asks something."}
+            messages = [asked] if first is None else [first, asked]
+            try:
+                runs = self.trace(messages, None, counts)
+            except RecordRejected:
+                text = ""
+            else:
+                last = len(messages) - 1
+                end = runs.starts[runs.owners.index(last)] if last in runs.owners else len(runs.text)
+                text = runs.text[:end]
+            self._preambles[key] = text
+            if len(self._preambles) > 64:
+                self._preambles.popitem(last=False)
+        return self._preambles[key]
+
+    def _limit(self, messages: list[Message]) -> int:
+        size = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
+        return self.setting.limits.size(size)
+
+
+class MarkInput:
+    """Something that puts marks into messages and tools before they are rendered."""
+
+    def __call__(self, messages: list[Message], tools: Tools, marks: Marks) -> tuple[list[Message], Tools]:
+        """Marked copies."""
+        raise NotImplementedError
+
+
+class MarkFields(MarkInput):
+    """Marks reasoning and content of assistant messages, inside their outer white space.
+
+    Args:
+        first: what else marks the input, before.
+    """
+
+    def __init__(self, first: MarkInput | None = None) -> None:
+        self._first = first
+
+    def __call__(self, messages: list[Message], tools: Tools, marks: Marks) -> tuple[list[Message], Tools]:
+        """See :class:`MarkInput`."""
+        if self._first is not None:
+            messages, tools = self._first(messages, tools, marks)
+        return [self._mark(message, number, marks) for number, message in enumerate(messages)], tools
+
+    @staticmethod
+    def _mark(message: Message, number: int, marks: Marks) -> Message:
+        if message["role"] != "assistant":
+            return message
+        marked = dict(message)
+        for part, name in (("R", "reasoning_content"), ("C", "content")):
+            text = message.get(name)
+            core = text.strip() if isinstance(text, str) else ""
+            if core:
+                begin = text.index(core)  # type: ignore[union-attr]
+                opened, closed = marks.make(f"o{part}{number}"), marks.make(f"c{part}{number}")
+                marked[name] = f"{text[:begin]}{opened}{core}{closed}{text[begin + len(core) :]}"  # type: ignore[index]
+        return marked
+
+
+def _rejected(error: Exception, messages: list[Message]) -> RecordRejected:
+    reason = RejectReason.render_limit if isinstance(error, LimitReached) else RejectReason.template_error
+    roles = " ".join(str(message["role"]) for message in messages[:20])
+    return RecordRejected(reason, f"{error} (roles: {roles}{' ...' if len(messages) > 20 else ''})")
+
+
+def _free_marks(messages: list[Message], tools: Tools) -> tuple[Marks, bool]:
+    """Marks whose characters no text of the input holds, and whether the fast engine may be used for it."""
+    try:
+        dumped = orjson.dumps((messages, tools))
+    except (TypeError, ValueError):
+        dumped = None
+    for marks in ALL_MARKS:
+        if dumped is not None and ord(marks.begin) < 0x20:
+            written = (f"\\u{ord(marks.begin):04x}".encode(), f"\\u{ord(marks.end):04x}".encode())
+            if written[0] not in dumped and written[1] not in dumped:
+                return marks, _DIFFERS.search(dumped) is None
+        elif not holds((messages, tools), (marks.begin, marks.end)):
+            return marks, False
+    raise RecordRejected(RejectReason.span_not_proved, "the text holds every character that could be used as a mark")
