@@ -144,8 +144,8 @@ class Driver:
             ClusterError: the scheduler is lost, or workers cannot do the job.
             StorageError: storage refuses one unit after the other.
         """
-        self._open()
         try:
+            self._open()
             while self._queue or self._flights or self._later or self._gathering or self._isolations:
                 self._run_later()
                 self._fill()

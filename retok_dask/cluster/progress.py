@@ -23,8 +23,8 @@ from retok_dask.errors import did_you_mean
 if TYPE_CHECKING:
     from retok_dask.cluster.tracker import Snapshot
 
-Mode = Literal["auto", "terminal", "notebook", "plain", "none"]
-MODES = ("auto", "terminal", "notebook", "plain", "none")
+Mode = Literal["auto", "bar", "notebook", "lines", "none"]
+MODES = ("auto", "bar", "notebook", "lines", "none")
 FORCE = "RETOK_PROGRESS"
 """Environment variable that chooses the display where ``progress`` is ``auto``."""
 
@@ -52,21 +52,21 @@ def display_for(mode: str = "auto", stream: TextIO | None = None) -> Display:
         raise ValueError(msg)
     stream = stream or sys.stderr
     chosen = detect(stream) if mode == "auto" else mode
-    if chosen == "terminal":
+    if chosen == "bar":
         return TerminalDisplay(stream)
     if chosen == "notebook":
         return NotebookDisplay()
-    return PlainDisplay(stream) if chosen == "plain" else NoDisplay()
+    return PlainDisplay(stream) if chosen == "lines" else NoDisplay()
 
 
 def detect(stream: TextIO) -> str:
-    """Which display fits: forced by the environment, else notebook, terminal or plain."""
+    """Which display fits: forced by the environment, else notebook, bar or lines."""
     forced = os.environ.get(FORCE, "auto")
     if forced in MODES and forced != "auto":
         return forced
     if _in_kernel():
-        return "plain" if _under_papermill() else "notebook"
-    return "terminal" if stream.isatty() and os.environ.get("TERM") != "dumb" else "plain"
+        return "lines" if _under_papermill() else "notebook"
+    return "bar" if stream.isatty() and os.environ.get("TERM") != "dumb" else "lines"
 
 
 def _in_kernel() -> bool:

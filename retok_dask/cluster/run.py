@@ -1,0 +1,365 @@
+"""``run``: start or resume a recipe, and see it through."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import threading
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.cluster.connect import connect
+from retok_dask.cluster.driver import Driver, Outcome
+from retok_dask.cluster.events import EventLog, read_events
+from retok_dask.cluster.isolation import SetAside
+from retok_dask.cluster.job import EncodeJob, small
+from retok_dask.cluster.links import proxied
+from retok_dask.cluster.progress import Display, display_for
+from retok_dask.cluster.result import RunResult
+from retok_dask.cluster.tracker import COUNTED, Tracker
+from retok_dask.cluster.versions import check_versions
+from retok_dask.completions import Listing, compare_listings, list_inputs
+from retok_dask.datasets import (
+    Fingerprint,
+    OutputFolder,
+    OutputLock,
+    Receipt,
+    check_fingerprint,
+    discard_unit,
+    read_manifest,
+    read_run,
+    scan_receipts,
+    start_run,
+    write_manifest,
+)
+from retok_dask.errors import OutputLocked, RecipeError, RetokError, StorageError, UnfinishedOutput
+from retok_dask.kernel import UnitStats
+from retok_dask.recipe import Recipe
+from retok_dask.templates import ChatTemplate
+from retok_dask.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from distributed import Client
+
+    from retok_dask.completions import Unit
+
+LISTING = "_retok/listing.json"
+PULSE_SECONDS = 10.0
+"""Time between two signs of life in the output folder."""
+
+
+def run(
+    recipe: Recipe | str | Path,
+    *,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    extend: bool = False,
+    restart: bool = False,
+    progress: str = "auto",
+) -> RunResult:
+    """Run a recipe, or go on with it where it stopped.
+
+    Units that are committed are not done again. On a finished output nothing
+    happens, and the result says so.
+
+    Args:
+        recipe: the recipe, or the path of its YAML file.
+        client: a Dask client to use; None takes the notebook's current one, or
+            makes a local cluster and closes it.
+        scheduler: address of a running scheduler; wins over the recipe's.
+        extend: take input files that are new since the run began.
+        restart: delete what the output folder holds, and start anew.
+        progress: ``auto``, ``bar``, ``notebook``, ``lines`` or ``none``.
+
+    Returns:
+        What was done; its ``exit_code`` is 0 only if every unit is committed
+        and the share of rejects is within the recipe's limit.
+
+    Raises:
+        RecipeError, InputError, TokenizerError, TemplateError: the recipe cannot be used.
+        FingerprintMismatch: the output belongs to another recipe, input, tokenizer or template.
+        OutputLocked: another client that is alive writes to it.
+        ClusterError: the scheduler does not answer, is lost, or its workers do not fit.
+        StorageError: storage refuses, after the retries that make sense.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    display = display_for(progress)
+    folder = OutputFolder(recipe.output, recipe.storage)
+    prepared = prepare(recipe, folder, extend=extend, restart=restart)
+    finished = prepared.finished_already(folder)
+    if finished is not None:
+        display.close(prepared.tracker.snapshot())
+        return finished
+    lock = OutputLock(folder)
+    lock.acquire()
+    try:
+        return _Session(prepared, folder, lock, display, restart=restart).work(client, scheduler)
+    finally:
+        with contextlib.suppress(RetokError, OSError):
+            lock.release()
+
+
+@dataclass
+class Prepared:
+    """All that is known before anything is written."""
+
+    recipe: Recipe
+    listing: Listing
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    fingerprint: Fingerprint
+    resumes: bool
+    committed: dict[str, Receipt] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def todo(self) -> list[Unit]:
+        return [unit for unit in self.listing.units if unit.id not in self.committed]
+
+    @property
+    def tracker(self) -> Tracker:
+        tracker = Tracker(len(self.listing.units), sum(unit.bytes for unit in self.listing.units))
+        sizes = {unit.id: unit.bytes for unit in self.listing.units}
+        for receipt in self.committed.values():
+            counts = small(UnitStats.from_dict(receipt.stats))
+            tracker.already(1, sizes.get(receipt.unit, 0), {name: counts[name] for name in COUNTED})
+        return tracker
+
+    def finished_already(self, folder: OutputFolder) -> RunResult | None:
+        """The result of a run that has nothing left to do and has said so."""
+        if not self.resumes or self.todo:
+            return None
+        try:
+            manifest = read_manifest(folder)
+        except UnfinishedOutput:
+            return None
+        if set(manifest.units) != {unit.id for unit in self.listing.units}:
+            return None
+        return RunResult.of_manifest(self.recipe, manifest, did_nothing=True)
+
+
+def prepare(recipe: Recipe, folder: OutputFolder, *, extend: bool = False, restart: bool = False) -> Prepared:
+    """List, load and compare; writes nothing.
+
+    Raises:
+        RetokError: as for :func:`run`.
+    """
+    previous = None if restart else read_run(folder)
+    date = _date(recipe, previous)
+    recipe = recipe.with_changes(date=date)
+    tokenizer, template = load_models(recipe, date)
+    listing = list_inputs(recipe)
+    fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=date)
+    resumes = False if restart else check_fingerprint(folder, fingerprint, extend=extend)
+    if resumes:
+        listing = _same_units(folder, listing)
+    prepared = Prepared(recipe, listing, tokenizer, template, fingerprint, resumes)
+    if resumes:
+        scan = scan_receipts(folder, fingerprint=fingerprint.digest)
+        known = {unit.id for unit in listing.units}
+        prepared.committed = {name: item for name, item in scan.committed.items() if name in known}
+        prepared.refused = {name: why for name, why in scan.refused.items() if name in known}
+    return prepared
+
+
+def _date(recipe: Recipe, previous: dict[str, Any] | None) -> dt.date:
+    """The day that templates see: the recipe's, that of the first start, or today."""
+    if recipe.date is not None:
+        return recipe.date
+    if previous is not None and previous.get("date"):
+        return dt.date.fromisoformat(previous["date"])
+    return dt.datetime.now(dt.UTC).date()
+
+
+def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The recipe's tokenizer, and its template if any data set needs one.
+
+    Raises:
+        TokenizerError, TemplateError: one of them cannot be used.
+    """
+    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    if all(spec.mode not in {"chat", "prompts"} for spec in recipe.datasets):
+        return tokenizer, None
+    return tokenizer, ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)
+
+
+def _same_units(folder: OutputFolder, listing: Listing) -> Listing:
+    """The units of the first start, with units of new files added: old units never change."""
+    try:
+        old = Listing.from_json(folder.read_bytes(LISTING))
+    except FileNotFoundError:
+        return listing
+    change = compare_listings(old, listing)
+    return change.extended() if change else old
+
+
+class _Session:
+    """One session of a run: from the lock to the manifest."""
+
+    def __init__(
+        self, prepared: Prepared, folder: OutputFolder, lock: OutputLock, display: Display, *, restart: bool
+    ) -> None:
+        self.prepared = prepared
+        self.folder = folder
+        self.lock = lock
+        self.display = display
+        self.restart = restart
+        self.tracker = prepared.tracker
+        self.log = EventLog(folder)
+        self._stop = threading.Event()
+        self._lost: OutputLocked | None = None
+        self._said = ""
+        self._dashboard = ""
+        self._driver: Driver | None = None
+
+    def work(self, client: Client | None, scheduler: str | None) -> RunResult:
+        """Do what is left, and write the manifest if all is done."""
+        started = monotonic()
+        self._begin()
+        outcome = Outcome()
+        try:
+            with self._pulse():
+                if self.prepared.todo:
+                    outcome = self._drive(client, scheduler)
+                result = self._finish(outcome, monotonic() - started)
+        except BaseException as error:
+            self._end(type(error).__name__, str(error)[:500])
+            raise
+        self._end("done" if result.exit_code == 0 else "failed", result.verdict)
+        return result
+
+    def _begin(self) -> None:
+        if self.restart:
+            holder = self.lock
+            self.folder.clear()
+            holder.acquire()
+        prepared = self.prepared
+        if not prepared.resumes or read_run(self.folder) is None:
+            self._write_start()
+        elif prepared.fingerprint.inputs_digest != (read_run(self.folder) or {}).get("inputs", {}).get("digest"):
+            self._write_start()
+        self.folder.clean_temporary()
+        for unit in prepared.listing.units:
+            if unit.id in prepared.refused:
+                discard_unit(self.folder, unit.dataset, unit.id)
+        self.log.start(
+            resumed=prepared.resumes,
+            fingerprint=prepared.fingerprint.digest,
+            units=len(prepared.listing.units),
+            committed=len(prepared.committed),
+            refused=dict(list(prepared.refused.items())[:20]),
+        )
+
+    def _write_start(self) -> None:
+        self.folder.write_bytes(LISTING, self.prepared.listing.to_json())
+        start_run(self.folder, self.prepared.fingerprint, self.prepared.recipe)
+
+    def _drive(self, client: Client | None, scheduler: str | None) -> Outcome:
+        prepared = self.prepared
+        job = EncodeJob.of(
+            self.log.session, prepared.recipe, prepared.tokenizer, prepared.template, prepared.fingerprint.digest
+        )
+        with connect(prepared.recipe, client, scheduler) as found:
+            versions = check_versions(found)
+            self._dashboard = proxied(found.dashboard_link or "")
+            self.log.add("cluster", scheduler=found.scheduler.address, workers=versions.workers, dashboard=self._dashboard)
+            self._driver = Driver(
+                found,
+                job,
+                prepared.todo,
+                tracker=self.tracker,
+                log=self.log,
+                seconds_per_record=prepared.recipe.units.seconds_per_record,
+                tick=self._tick,
+                known_bad=self._known_bad(),
+            )
+            return self._driver.work()
+
+    def _known_bad(self) -> dict[str, list[SetAside]]:
+        """Records that earlier sessions set aside, in units that they did not commit."""
+        if not self.prepared.resumes:
+            return {}
+        open_units = {unit.id for unit in self.prepared.todo}
+        found: dict[str, list[SetAside]] = {}
+        for event in read_events(self.folder, kinds=("set_aside",)):
+            if event["unit"] in open_units:
+                found.setdefault(event["unit"], []).append(SetAside.from_list(event["record"]))
+        return found
+
+    def _tick(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        workers = self._driver.workers if self._driver is not None else 0
+        snapshot = self.tracker.snapshot(workers=workers, dashboard=self._dashboard)
+        if self.tracker.note and self.tracker.note != self._said:
+            self._said = self.tracker.note
+            self.display.say(self._said)
+        self.display.update(snapshot)
+
+    @contextlib.contextmanager
+    def _pulse(self) -> Iterator[None]:
+        """Signs of life in the output folder, from a thread of their own: storage may be slow."""
+        thread = threading.Thread(target=self._beat, name="retok-pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join(timeout=30)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(PULSE_SECONDS):
+            try:
+                self.lock.refresh()
+            except OutputLocked as error:
+                self._lost = error
+                return
+            except (StorageError, OSError):
+                continue  # the next one may work; a lease outlives several
+            snapshot = self.tracker.snapshot()
+            self.log.add("progress", **{name: getattr(snapshot, name) for name in ("units_done", *COUNTED)})
+            self.log.flush()
+
+    def _finish(self, outcome: Outcome, seconds: float) -> RunResult:
+        """Believe receipts, not memory: read them again, and write the manifest if none is missing."""
+        prepared = self.prepared
+        expected = [unit.id for unit in prepared.listing.units]
+        scan = scan_receipts(self.folder, fingerprint=prepared.fingerprint.digest)
+        failed = dict(outcome.failed)
+        for name in expected:
+            if name not in scan.committed and name not in failed:
+                failed[name] = scan.refused.get(name, "it has no receipt")
+        committed = {name: scan.committed[name] for name in expected if name in scan.committed}
+        if not failed:
+            manifest = write_manifest(self.folder, committed, expected=expected)
+            result = RunResult.of_manifest(prepared.recipe, manifest)
+        else:
+            result = RunResult.of_receipts(prepared.recipe, committed, failed, len(expected))
+        self.folder.clean_temporary()
+        return replace(
+            result,
+            seconds=seconds,
+            committed_now=outcome.committed,
+            committed_before=len(prepared.committed),
+            worker_deaths=outcome.deaths,
+            retries=outcome.retries,
+            set_aside=outcome.set_aside,
+        )
+
+    def _end(self, how: str, text: str) -> None:
+        self.log.add("end", how=how, text=text)
+        self.log.flush()
+        with contextlib.suppress(Exception):
+            self.display.close(self.tracker.snapshot(dashboard=self._dashboard))
+
+
+def refuse_unknown(recipe: Any) -> Recipe:
+    """The recipe, or a clear error where something else was given."""
+    if not isinstance(recipe, Recipe):
+        msg = f"expected a Recipe, got {type(recipe).__name__}; load one with Recipe.load(path)"
+        raise RecipeError(msg)
+    return recipe
