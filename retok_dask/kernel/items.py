@@ -10,7 +10,8 @@ import numpy as np
 import orjson
 
 from retok_dask.errors import RecipeError
-from retok_dask.schema import PROMPT_COLUMN
+from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.schema import LOSSY_COLUMN, PROMPT_COLUMN, SOURCE_TOKENS_COLUMN
 from retok_dask.types import (
     KIND_NAMES,
     Conversation,
@@ -24,10 +25,12 @@ from retok_dask.types import (
 )
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
+    from retok_dask.kernel.retokenize import Carried, Retokenizer
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
@@ -46,6 +49,7 @@ class Row:
         trains: whether the row should have trained tokens: false for prompts.
         tokens: ids that are there already, in place of a text.
         mask: a loss mask that comes with the row and wins over the policy.
+        carried: what must come through from a row of another tokenizer.
         item: which item of its record it comes from.
         length: tokens before any cut; set once encoded.
     """
@@ -55,6 +59,7 @@ class Row:
     trains: bool = True
     tokens: TokenRow | None = None
     mask: npt.NDArray[np.bool_] | None = None
+    carried: Carried | None = None
     item: int = 0
     length: int = 0
 
@@ -64,7 +69,13 @@ class Row:
         return 64 + (len(self.rendered.text) if self.tokens is None else 4 * len(self.tokens.input_ids))
 
 
-def row_maker(recipe: Recipe, dataset: DatasetSpec, tokenizer: Tokenizer, template: ChatTemplate | None) -> RowMaker:
+def row_maker(
+    recipe: Recipe,
+    dataset: DatasetSpec,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    retokenizer: Retokenizer | None = None,
+) -> RowMaker:
     """The function that turns items of a data set into rows, by the data set's mode.
 
     Raises:
@@ -82,7 +93,7 @@ def row_maker(recipe: Recipe, dataset: DatasetSpec, tokenizer: Tokenizer, templa
         if isinstance(item, Document):
             return [documents(item)]
         if isinstance(item, TokenRow):
-            return [_token_row(item, tokenizer)]
+            return [_token_row(item, tokenizer) if retokenizer is None else _carried_row(item, retokenizer)]
         assert template is not None
         if dataset.mode == "prompts":
             return [_prompt_row(item, template)]
@@ -113,8 +124,8 @@ class DocumentRows:
                 "name one of its added tokens, or an empty text for none"
             )
             raise RecipeError(msg)
-        self._whole_text = not tokenizer.byte_level
-        self._controls = [text for text in tokenizer.added_tokens if text]
+        self._byte_level = tokenizer.byte_level
+        self._controls = ControlFinder(control_tokens(tokenizer))
 
     def __call__(self, document: Document) -> Row:
         if not document.text:
@@ -130,19 +141,28 @@ class DocumentRows:
             if text:
                 starts.append(offset)
                 kinds.append(int(kind))
-        found = sum(document.text.count(text) for text in self._controls if text in document.text)
-        counts = {"control_tokens_in_documents": found} if found else {}
-        # a text without control tokens encodes the same either way, and faster in one piece
-        ordinary = found or self._whole_text
+        found = self._controls.find(document.text)
+        counts = {"control_tokens_in_documents": len(found)} if found else {}
         rendered = Rendered(
             text=self._bos + document.text + self._separator,
             starts=starts,
             kinds=kinds,
             messages=[-1] * len(starts),
-            escapes=[(start, end)] if ordinary else [],
+            escapes=self._escapes(found, start, end),
             counts=counts,
         )
         return Row(rendered, _kept(document.kept))
+
+    def _escapes(self, found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+        """The document as ordinary text where it holds control-token text; else one piece does it, and faster.
+
+        Byte-level tokenizers then encode the whole document as if they had no
+        added tokens. A tokenizer that marks the first word (SentencePiece) must
+        still see where the document begins, so only the found texts are escaped.
+        """
+        if not found:
+            return []
+        return [(start, end)] if self._byte_level else [(start + a, start + b) for a, b in found]
 
 
 def encoded_tokens(rows: Sequence[Row]) -> Encoded:
@@ -178,6 +198,27 @@ def _segments_from_mask(mask: npt.NDArray[np.bool_] | None, length: int) -> list
         return [(0, length, "content", 0)] if length else []
     edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), length]
     return [(start, end, "content" if mask[start] else "other", 0) for start, end in pairwise(edges) if end > start]
+
+
+def _carried_row(item: TokenRow, retokenizer: Retokenizer) -> Row:
+    _token_row(item, retokenizer.old)  # refuses what is no row of the old tokenizer
+    carried = retokenizer.carry(item)
+    return Row(carried.rendered, _kept(item.kept), carried=carried)
+
+
+def encode_carried(rows: Sequence[Row], retokenizer: Retokenizer, counts: Counter[str]) -> Encoded:
+    """Encode rows of another tokenizer: sets their masks and the columns that tell where they come from."""
+    carried = [row.carried for row in rows if row.carried is not None]
+    encoded, masks = retokenizer.encode(carried)
+    for row, one, mask in zip(rows, carried, masks, strict=True):
+        row.mask = mask
+        row.kept[SOURCE_TOKENS_COLUMN] = str(one.old_length)
+        row.kept[LOSSY_COLUMN] = one.lossy
+        counts["source_tokens"] += one.old_length
+        if one.lossy is not None:
+            counts["lossy_decode"] += 1
+            counts[f"lossy_decode_{one.lossy}"] += 1
+    return encoded
 
 
 def _token_row(item: TokenRow, tokenizer: Tokenizer) -> Row:
@@ -234,4 +275,4 @@ def _control_text(tokenizer: Tokenizer, name: str, setting: str) -> str:
     if not text:
         msg = f"{setting} asks for a {name}, but this tokenizer has none; set it under tokenizer:"
         raise RecipeError(msg)
-    return text
+    return str(text)

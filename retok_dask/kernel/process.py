@@ -13,8 +13,10 @@ import orjson
 
 from retok_dask.completions import item_filter, layout_for, record_filter
 from retok_dask.kernel.columns import reject_batch, sample_batch
-from retok_dask.kernel.items import encoded_tokens, row_maker
+from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
+from retok_dask.kernel.retokenize import Retokenizer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
+from retok_dask.kernel.source import load_source
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import kept_columns, sample_id
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from retok_dask.kernel.items import Row
+    from retok_dask.kernel.source import Source
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
@@ -100,13 +103,21 @@ class Kernel:
         dataset: the data set that the records belong to.
         tokenizer: the tokenizer to encode with.
         template: the chat template; may be None where no conversation is rendered.
+        source: what made the rows, for a data set of ids of another tokenizer;
+            loaded here where it is not given.
 
     Raises:
-        RecipeError: a plug-in or policy that the data set names does not exist.
+        RecipeError: a plug-in or policy that the data set names does not
+            exist, or the table of control tokens is incomplete.
     """
 
     def __init__(
-        self, recipe: Recipe, dataset: DatasetSpec, tokenizer: Tokenizer, template: ChatTemplate | None
+        self,
+        recipe: Recipe,
+        dataset: DatasetSpec,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        source: Source | None = None,
     ) -> None:
         self.recipe = recipe
         self.dataset = dataset
@@ -115,7 +126,9 @@ class Kernel:
         self._layout = layout_for(dataset)
         self._check_record = record_filter(dataset)
         self._check_item = item_filter(dataset)
-        self._rows_of = row_maker(recipe, dataset, tokenizer, template)
+        self.source = source or load_source(recipe, dataset)
+        self._retokenizer = _retokenizer(dataset, self.source, tokenizer)
+        self._rows_of = row_maker(recipe, dataset, tokenizer, template, self._retokenizer)
         self._keep = kept_columns(recipe)
 
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
@@ -205,7 +218,7 @@ class Kernel:
         """Encode, mask, cut and filter the pending rows; count; build the Arrow batches."""
         stats = pending.stats
         started = perf_counter()
-        encoded = self._encode(pending.rows)
+        encoded = self._encode(pending.rows, stats)
         stats.fallback_rows += encoded.fallback_rows
         encoded_at = perf_counter()
         stats.seconds["encode"] += encoded_at - started
@@ -220,8 +233,10 @@ class Kernel:
         self._account(pending, pieces)
         return Batch(samples, reject_batch(pending.left_out), stats)
 
-    def _encode(self, rows: list[Row]) -> Encoded:
-        if self.dataset.mode == "tokens":
+    def _encode(self, rows: list[Row], stats: UnitStats) -> Encoded:
+        if self._retokenizer is not None:
+            encoded = encode_carried(rows, self._retokenizer, stats.counts)
+        elif self.dataset.mode == "tokens":
             encoded = encoded_tokens(rows)
         else:
             encoded = self.tokenizer.encode([row.rendered for row in rows])
@@ -261,9 +276,9 @@ class Kernel:
             turns=np.array([row.rendered.turn for row in rows], np.int64),
         )
         for number, (row, piece) in enumerate(zip(rows, pieces, strict=True)):
-            if row.mask is not None:
+            if row.mask is not None or not row.trains:
                 part = slice(int(encoded.row_splits[number]), int(encoded.row_splits[number + 1]))
-                mask[part] = row.mask[piece.start : piece.end]
+                mask[part] = False if row.mask is None else row.mask[piece.start : piece.end]
         return mask
 
     def _filter_rows(
@@ -368,6 +383,13 @@ class Kernel:
     def _leave_out_filtered(self, pending: _Pending, row: int, reason: FilterReason, detail: str) -> None:
         source = pending.sources[pending.owners[row]]
         source.left_out = source.left_out or _filtered(source.record, RecordFiltered(reason, detail))
+
+
+def _retokenizer(dataset: DatasetSpec, source: Source | None, tokenizer: Tokenizer) -> Retokenizer | None:
+    """What turns old ids into new ones; None where they are ids of this tokenizer already."""
+    if dataset.mode != "tokens" or source is None or source.tokenizer.digest == tokenizer.digest:
+        return None
+    return Retokenizer(dataset, source.tokenizer, tokenizer)
 
 
 def _filtered(record: Record, why: RecordFiltered) -> Filtered:
