@@ -155,8 +155,19 @@ class Fingerprint:
         return asdict(self)
 
 
-def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe) -> None:
-    """Write recipe, inputs and ``run.json`` of a run; ``run.json`` comes last and makes the folder a run's."""
+FACTS = ("vocab_size", "bos_id", "eos_id", "engine")
+"""What ``run.json`` says of the tokenizer, for checks and exits that do without it."""
+
+
+def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe, tokenizer: Any = None) -> None:
+    """Write recipe, inputs and ``run.json`` of a run; ``run.json`` comes last and makes the folder a run's.
+
+    Args:
+        folder: the run's folder.
+        fingerprint: of the run.
+        recipe: as resolved.
+        tokenizer: if given, its vocabulary size and control ids are recorded.
+    """
     previous = folder.read_json(RUN) or {}
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     folder.write_bytes(RECIPE, recipe.to_yaml().encode())
@@ -175,6 +186,7 @@ def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe) ->
         "started": previous.get("started", now),
         "written": now,
         "versions": library_versions(),
+        "tokenizer": {name: getattr(tokenizer, name, None) for name in FACTS},
     }
     folder.write_json(RUN, run, indent=True)
 

@@ -58,7 +58,8 @@ class Receipt:
         summary: ``rows``, ``tokens``, ``loss_tokens`` and the smallest and
             largest ``num_tokens`` and ``num_loss_tokens`` of a row.
         content_digest: hex; see :class:`retok_dask.datasets.digest.ContentDigest`.
-        parts: the byte ranges or row groups that were read.
+        source: the unit as :meth:`retok_dask.completions.Unit.to_dict` gives
+            it: the files and byte ranges that were read.
         fingerprint: digest of the run's fingerprint.
         attempt: name of the attempt that wrote it.
         host: machine that wrote it.
@@ -71,7 +72,7 @@ class Receipt:
     stats: dict[str, Any]
     summary: dict[str, int]
     content_digest: str
-    parts: list[dict[str, Any]] = field(default_factory=list)
+    source: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     attempt: str = ""
     host: str = field(default_factory=socket.gethostname)

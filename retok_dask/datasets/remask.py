@@ -67,7 +67,10 @@ class _Unit:
 
     id: str
     dataset: str
-    parts: tuple[dict[str, Any], ...]
+    source: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.source
 
 
 def remask(
@@ -129,7 +132,7 @@ def remask_unit(unit: str, *, source: OutputFolder, target: OutputFolder, recipe
     receipt = Receipt.from_dict(source.read_json(source.receipt(unit)) or {})
     spec = next(item for item in recipe.datasets if item.name == receipt.dataset)
     work = _UnitMask(LossMaskPolicy(recipe.mask), spec, UnitStats.from_dict(receipt.stats))
-    parts = _Unit(unit, receipt.dataset, tuple(receipt.parts))
+    parts = _Unit(unit, receipt.dataset, receipt.source)
     with UnitWriter(target, parts, kept_columns(recipe), "remask", fingerprint=fingerprint) as writer:
         writer.add_stats(work.carried())
         for rejects in _stored_rejects(source, receipt):

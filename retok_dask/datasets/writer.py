@@ -50,8 +50,7 @@ class UnitLike(Protocol):
     def id(self) -> str: ...
     @property
     def dataset(self) -> str: ...
-    @property
-    def parts(self) -> tuple[Any, ...]: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 class ParquetSink:
@@ -198,7 +197,7 @@ class UnitWriter:
             stats=self._stats.to_dict(),
             summary=self._summary.to_dict(),
             content_digest=self._digest.hex,
-            parts=[_part_dict(part) for part in self.unit.parts],
+            source=self.unit.to_dict(),
             fingerprint=self.fingerprint,
             attempt=self.attempt,
         )
@@ -255,13 +254,3 @@ def _elements(batch: pa.RecordBatch) -> int:
         return int(batch.num_rows)
     offsets = batch.column("input_ids").offsets
     return int(offsets[-1].as_py() - offsets[0].as_py()) if len(offsets) else 0
-
-
-def _part_dict(part: Any) -> dict[str, Any]:
-    """A part as plain JSON values, whatever it is made of."""
-    if hasattr(part, "to_dict"):
-        return dict(part.to_dict())
-    if hasattr(part, "_asdict"):
-        return dict(part._asdict())
-    fields = getattr(part, "__dataclass_fields__", None)
-    return {name: getattr(part, name) for name in fields} if fields else dict(part)

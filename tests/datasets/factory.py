@@ -25,6 +25,9 @@ class FakeUnit:
     dataset: str = "data"
     parts: tuple[Any, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "dataset": self.dataset, "parts": list(self.parts)}
+
 
 @dataclass
 class FakeBatch:

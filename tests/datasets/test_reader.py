@@ -186,9 +186,9 @@ assert not loaded, loaded
 
 
 def test_polars_reads_the_files(run, truth):
-    import polars
+    import polars as pl
 
-    frame = polars.read_parquet(f"{run}/data/**/*.parquet").sort("sample_id")
+    frame = pl.read_parquet(f"{run}/data/**/*.parquet").sort("sample_id")
     ordered = sorted(truth, key=lambda row: row["sample_id"])
     assert frame["input_ids"].to_list() == [row["input_ids"] for row in ordered]
     assert frame["loss_mask"].to_list() == [row["loss_mask"] for row in ordered]

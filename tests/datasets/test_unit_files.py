@@ -57,7 +57,7 @@ def test_a_unit_is_readable_and_its_receipt_tells_the_truth(folder):
     assert receipt.summary["tokens"] == sum(len(r["input_ids"]) for r in table.to_pylist())
     assert receipt.summary["max_num_tokens"] == max(r["num_tokens"] for r in table.to_pylist())
     assert UnitStats.from_dict(receipt.stats).rejected == {"bad_json": 2}
-    assert receipt.parts == [{"url": "a", "start": 0, "end": 9}]
+    assert receipt.source["parts"] == [{"url": "a", "start": 0, "end": 9}]
     assert pq.read_table(folder.open_input("rejects/chat/u1.parquet")).num_rows == 2
     assert read_receipts(folder, fingerprint="f", verify="sha256") == {"u1": receipt}
     assert Receipt.from_dict(receipt.to_dict()) == receipt
