@@ -82,17 +82,19 @@ class Plot:
     __repr__ = __str__
 
 
-def _canvas(title: str, *, height: float = 2.9) -> tuple[Figure, Axes]:
+def canvas(title: str, *, height: float = 2.9) -> tuple[Figure, Axes]:
+    """An empty figure in the plots' style, and its axes."""
     from matplotlib.figure import Figure  # noqa: PLC0415  half a second, only for those who draw
 
-    with _style():
+    with style():
         figure = Figure(figsize=(7.2, height), layout="constrained")
         axes = figure.add_subplot()
         axes.set_title(title)
     return figure, axes
 
 
-def _style() -> Any:
+def style() -> Any:
+    """A context in which matplotlib draws in the plots' style."""
     import matplotlib as mpl  # noqa: PLC0415
 
     return mpl.rc_context(_STYLE)
@@ -126,8 +128,8 @@ def lengths(
     shown = _named(datasets)
     classes = sorted({int(key) for stats in shown.values() for key in stats.get("lengths", {})})
     span = list(range(classes[0], classes[-1] + 1)) if classes else []
-    figure, axes = _canvas(title)
-    with _style():
+    figure, axes = canvas(title)
+    with style():
         width = 0.8 / max(1, len(shown))
         for number, (name, stats) in enumerate(shown.items()):
             heights = [stats.get("lengths", {}).get(str(k), 0) for k in span]
@@ -179,8 +181,8 @@ def trained_share(datasets: Mapping[str, Stats]) -> Plot:
         for kind in ("reasoning", "content", "tool_call", "stop")
         if any(_kind_tokens(s, kind) for s in shown.values())
     ]
-    figure, axes = _canvas("What the tokens are, and how many are trained", height=1.3 + 0.42 * len(shown))
-    with _style():
+    figure, axes = canvas("What the tokens are, and how many are trained", height=1.3 + 0.42 * len(shown))
+    with style():
         for number, stats in enumerate(shown.values()):
             left = 0.0
             for kind in kinds:
@@ -225,9 +227,9 @@ def _part(part: float, whole: float) -> float:
 def trained_by_position(datasets: Mapping[str, Stats]) -> Plot:
     """Trained share by tenth of the row: a mask that is off shows as a line that is flat, or wrong at an end."""
     shown = _named(datasets)
-    figure, axes = _canvas("Trained share by position in the row")
+    figure, axes = canvas("Trained share by position in the row")
     values: dict[str, list[float]] = {}
-    with _style():
+    with style():
         for number, (name, stats) in enumerate(shown.items()):
             tokens, hits = stats.get("position_tokens", {}), stats.get("position_loss_tokens", {})
             shares = [_part(hits.get(str(k), 0), tokens.get(str(k), 0)) for k in range(10)]
@@ -257,8 +259,8 @@ def trained_by_position(datasets: Mapping[str, Stats]) -> Plot:
 def trained_share_of_rows(datasets: Mapping[str, Stats]) -> Plot:
     """Rows by their own trained share; rows at 0 % or 100 % deserve a look."""
     shown = _named(datasets)
-    figure, axes = _canvas("Rows by their trained share")
-    with _style():
+    figure, axes = canvas("Rows by their trained share")
+    with style():
         width = 4.4 / max(1, len(shown))
         for number, (name, stats) in enumerate(shown.items()):
             heights = [stats.get("shares", {}).get(str(k), 0) for k in range(20)]
@@ -283,9 +285,9 @@ def tokens_per_byte(groups: Mapping[str, Mapping[str, tuple[int, int]]], *, by: 
         by: what the groups are.
     """
     names = list(dict.fromkeys(name for values in groups.values() for name in values))[:24]
-    figure, axes = _canvas(f"Tokens per byte by {by}", height=1.2 + 0.28 * len(names) * max(1, len(groups) * 0.7))
+    figure, axes = canvas(f"Tokens per byte by {by}", height=1.2 + 0.28 * len(names) * max(1, len(groups) * 0.7))
     height = 0.8 / max(1, len(groups))
-    with _style():
+    with style():
         for number, (series, values) in enumerate(groups.items()):
             rates = [_rate(*values.get(name, (0, 0))) for name in names]
             places = [k - 0.4 + height * (number + 0.5) for k in range(len(names))]
@@ -317,8 +319,8 @@ def rejects(datasets: Mapping[str, Stats]) -> Plot:
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     records = sum(stats.get("records_in", 0) for stats in datasets.values())
     drawn = ordered[:20]
-    figure, axes = _canvas("Records not written, by reason", height=1.0 + 0.27 * max(1, len(drawn)))
-    with _style():
+    figure, axes = canvas("Records not written, by reason", height=1.0 + 0.27 * max(1, len(drawn)))
+    with style():
         colours = {"rejected": CYCLE[1], "filtered": CYCLE[0]}
         bars = axes.barh(
             range(len(drawn)), [n for _, n in drawn], 0.65, color=[colours[outcome] for (outcome, _), _ in drawn]

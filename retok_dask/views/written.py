@@ -1,0 +1,319 @@
+"""A written run, looked at: accounting, distributions, drift, strange samples, time line.
+
+Numbers come from receipts and the manifest; only samples that are drawn are
+read from Parquet. Works for a run that has not finished, as far as it came.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from retok_dask.cluster.events import read_events
+from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_run
+from retok_dask.errors import OutputError, UnfinishedOutput
+from retok_dask.kernel import UnitStats
+from retok_dask.recipe import Recipe
+from retok_dask.tokenizers import Tokenizer
+from retok_dask.views import plots, timeline
+from retok_dask.views.objects import recipe_summary
+from retok_dask.views.stack import Stack
+from retok_dask.views.summary import Summary, cell, percent, table
+from retok_dask.views.tokens import token_view
+
+if TYPE_CHECKING:
+    from retok_dask.datasets import Receipt, TokenDataset
+    from retok_dask.recipe import StorageSpec
+
+_DRIFT_UNITS = 4
+"""Fewer units than this tell nothing about drift."""
+
+
+class WrittenRun:
+    """Everything that a report shows about one output folder.
+
+    Args:
+        url: the folder.
+        storage: how to reach it; None takes the environment's settings.
+
+    Raises:
+        OutputError: the folder holds no run.
+    """
+
+    def __init__(self, url: str, storage: StorageSpec | None = None) -> None:
+        self.folder = OutputFolder(url, storage)
+        run = read_run(self.folder)
+        if run is None:
+            msg = f"{url!r} holds no run of retok; check the path"
+            raise OutputError(msg)
+        self.run = run
+        self.receipts: dict[str, Receipt] = read_receipts(self.folder, verify="size")
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe as the run resolved it."""
+        import yaml  # noqa: PLC0415
+
+        text = self.folder.read_bytes("_retok/recipe.yaml").decode()
+        return Recipe.from_dict(yaml.safe_load(text), source=f"{self.folder.url}/_retok/recipe.yaml")
+
+    @cached_property
+    def datasets(self) -> dict[str, dict[str, Any]]:
+        """Statistics by data set, in the recipe's order (``UnitStats.to_dict()``)."""
+        sums = {spec.name: UnitStats() for spec in self.recipe.datasets}
+        for receipt in self.receipts.values():
+            sums.setdefault(receipt.dataset, UnitStats())
+            sums[receipt.dataset] += UnitStats.from_dict(receipt.stats)
+        return {name: stats.to_dict() for name, stats in sums.items()}
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened, oldest first."""
+        return read_events(self.folder)
+
+    @cached_property
+    def data(self) -> TokenDataset | None:
+        """The samples; None while the run has not finished."""
+        try:
+            return open_dataset(self.folder.url, storage=self.folder.storage)
+        except UnfinishedOutput:
+            return None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run."""
+        return Tokenizer.load(self.recipe.tokenizer, storage=self.recipe.storage, engine="reference")
+
+    # what was run
+
+    def what(self) -> Summary:
+        """Recipe, versions and digests."""
+        summary = recipe_summary(self.recipe)
+        content = self.run.get("content", {})
+        for name in ("fingerprint", "started", "finished", "date"):
+            if self.run.get(name):
+                summary.facts.append((name, cell(self.run[name])))
+        summary.facts += [
+            (f"{name} digest", cell(content[name])) for name in ("tokenizer", "template") if content.get(name)
+        ]
+        versions = {**content.get("versions", {}), **self.run.get("versions", {})}
+        summary.tables.append(table("Versions", ["library", "version"], sorted(versions.items())))
+        inputs = self.run.get("inputs") or {}
+        if inputs:
+            summary.tables.append(table("Input", ["", "value"], list(inputs.items())))
+        return summary
+
+    def accounting(self) -> Summary:
+        """Records in = out + rejected + filtered, for each data set and the whole."""
+        total = UnitStats()
+        rows = []
+        for name, data in self.datasets.items():
+            stats = UnitStats.from_dict(data)
+            total += stats
+            rows.append(_account(name, stats))
+        rows.append(_account("all", total))
+        columns = [
+            "data set",
+            "records in",
+            "out",
+            "rejected",
+            "filtered",
+            "adds up",
+            "samples",
+            "tokens",
+            "trained",
+            "share",
+        ]
+        summary = Summary("Accounting", tables=[table("", columns, rows, limit=200)])
+        if self.data is None:
+            summary.lines.append(
+                f"The run has not finished: {len(self.receipts):,} units are committed, and there is no manifest."
+            )
+        for title, counts in (("Noticed on the way", total.counts), ("Seconds by stage", total.seconds)):
+            if counts:
+                ordered = sorted(counts.items(), key=lambda item: -item[1])
+                summary.tables.append(table(title, ["", "number"], ordered, folded=True))
+        return summary
+
+    # distributions
+
+    def lengths(self) -> plots.Plot:
+        """Rows by length, the recipe's limits drawn."""
+        limits = {"max_length": self.recipe.max_length} if self.recipe.max_length else {}
+        return plots.lengths(self.datasets, limits=limits)
+
+    def trained_share(self) -> plots.Plot:
+        """Trained share by data set."""
+        return plots.trained_share(self.datasets)
+
+    def trained_by_position(self) -> plots.Plot:
+        """Trained share by position in the row."""
+        return plots.trained_by_position(self.datasets)
+
+    def trained_share_of_rows(self) -> plots.Plot:
+        """Rows by their own trained share."""
+        return plots.trained_share_of_rows(self.datasets)
+
+    def rejects(self) -> plots.Plot:
+        """Records not written, by reason."""
+        return plots.rejects(self.datasets)
+
+    def tokens_per_byte(self) -> plots.Plot:
+        """Tokens per byte by data set."""
+        rates = {name: (stats["tokens"], stats["text_bytes"]) for name, stats in self.datasets.items()}
+        return plots.tokens_per_byte({"run": rates})
+
+    def drift(self) -> Summary:
+        """Trained share and row length of each unit against its data set; the units that are furthest off first."""
+        rows = []
+        for name in self.datasets:
+            units = [receipt for receipt in self.receipts.values() if receipt.dataset == name]
+            if len(units) >= _DRIFT_UNITS:
+                rows += _drift_rows(name, units)
+        rows.sort(key=lambda row: -abs(row[-1]))
+        shown = [(*row[:-1], f"{row[-1]:+.1f}") for row in rows]
+        columns = ["data set", "unit", "samples", "trained share", "tokens a sample", "spreads off"]
+        summary = Summary("Drift between units", tables=[table("", columns, shown, limit=12)])
+        if not rows:
+            summary.lines.append(f"no data set has {_DRIFT_UNITS} units, so there is nothing to compare")
+        return summary
+
+    # single records
+
+    def strangest(self, *, per_dataset: int = 1) -> Stack:
+        """The longest rows, and those with the lowest and the highest trained share, of each data set, as tokens."""
+        stack = Stack()
+        if self.data is None:
+            return stack
+        for name in self.datasets:
+            data = self.data.filter(name)
+            if not data.units:
+                continue
+            for what, indices in _extremes(data, per_dataset).items():
+                for row in data.take(indices):
+                    stack.add(f"{name}: {what}", token_view(row, self.tokenizer, max_tokens=1200))
+        return stack
+
+    def samples(self, *, per_dataset: int = 1, seed: int = 0) -> Stack:
+        """A few rows of each data set, chosen by a seed."""
+        stack = Stack()
+        for name in self.datasets if self.data is not None else ():
+            rows = self.data.filter(name).sample(per_dataset, seed) if self.data is not None else []
+            for row in rows:
+                stack.add(f"{name}: chosen by seed {seed}", token_view(row, self.tokenizer, max_tokens=1200))
+        return stack
+
+    def rejected_records(self, *, limit: int = 25) -> Summary:
+        """Records not written, the most frequent reason first, with their place and beginning."""
+        found = []
+        files = [(receipt, record) for receipt in self.receipts.values() if (record := receipt.output("rejects"))]
+        for receipt, record in files[:200]:
+            if not record.rows:
+                continue
+            with self.folder.open_input(record.path) as source:
+                found += [(receipt.dataset, row) for row in pq.read_table(source).slice(0, 50).to_pylist()]
+        counts = {(row["outcome"], row["reason"]): 0 for _, row in found}
+        for _, row in found:
+            counts[row["outcome"], row["reason"]] += 1
+        found.sort(key=lambda item: -counts[item[1]["outcome"], item[1]["reason"]])
+        rows = [
+            (
+                name,
+                row["source_file"].rsplit("/", 1)[-1],
+                row["source_row"],
+                f"{row['reason']} ({row['outcome']})",
+                row["detail"],
+                (row["raw"] or b"")[:160].decode("utf-8", "backslashreplace"),
+            )
+            for name, row in found
+        ]
+        columns = ["data set", "file", "row", "reason", "detail", "begins"]
+        return Summary("Records not written", tables=[table("", columns, rows, limit=limit)])
+
+    # time
+
+    def throughput(self) -> plots.Plot:
+        """Tokens per second over time."""
+        return timeline.throughput(self.events)
+
+    def memory(self) -> plots.Plot:
+        """Memory of the workers."""
+        return timeline.memory(self.events)
+
+    def workers(self) -> plots.Plot:
+        """What each worker did when, with deaths."""
+        return timeline.workers(self.events)
+
+    def story(self) -> Summary:
+        """The events of the run but for progress and units, in order."""
+        told = [event for event in self.events if event["kind"] not in {"progress", "unit"}]
+        start = float(self.events[0]["at"]) if self.events else 0.0
+        hidden = {"at", "kind", "session", "trace"}
+        rows = [
+            (f"{float(event['at']) - start:,.1f} s", event["kind"], {k: v for k, v in event.items() if k not in hidden})
+            for event in told
+        ]
+        return Summary("Events", tables=[table("", ["after", "event", "what"], rows, limit=60)])
+
+
+def _account(name: str, stats: UnitStats) -> tuple[Any, ...]:
+    return (
+        name,
+        stats.records_in,
+        stats.records_out,
+        sum(stats.rejected.values()),
+        sum(stats.filtered.values()),
+        stats.balanced,
+        stats.samples,
+        stats.tokens,
+        stats.loss_tokens,
+        percent(stats.loss_tokens, stats.tokens),
+    )
+
+
+def _drift_rows(name: str, units: list[Receipt]) -> list[tuple[Any, ...]]:
+    """One row a unit; the last value is its distance from the median in robust spreads."""
+    stats = [UnitStats.from_dict(receipt.stats) for receipt in units]
+    shares = np.array([each.trained_share for each in stats])
+    lengths = np.array([each.tokens / max(1, each.samples) for each in stats])
+    scores = np.stack([_spreads(shares), _spreads(lengths)])
+    worst = scores[np.abs(scores).argmax(axis=0), np.arange(len(units))]
+    return [
+        (name, receipt.unit, each.samples, f"{100 * share:.1f} %", float(length), float(score))
+        for receipt, each, share, length, score in zip(units, stats, shares, lengths, worst, strict=True)
+    ]
+
+
+def _spreads(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    middle = np.median(values)
+    # 1.4826 makes the median deviation equal a standard deviation for normal values
+    spread = 1.4826 * np.median(np.abs(values - middle))
+    scores: np.ndarray[Any, Any] = (values - middle) / max(spread, 1e-9 + 0.001 * abs(middle))
+    return scores
+
+
+def _extremes(data: TokenDataset, count: int) -> dict[str, list[int]]:
+    """Row numbers of the longest rows and of the lowest and highest trained share; reads two columns only."""
+    counts = data.select(["num_tokens", "num_loss_tokens"])
+    ranks: dict[str, list[tuple[float, int]]] = {"longest": [], "lowest trained share": [], "highest trained share": []}
+    row = 0
+    for batch in counts.batches():
+        tokens = batch.column("num_tokens").to_numpy()
+        share = batch.column("num_loss_tokens").to_numpy() / np.maximum(tokens, 1)
+        for name, values in zip(ranks, (tokens, -share, share), strict=True):
+            best = np.argsort(-values, kind="stable")[:count]
+            # of equal values the first row wins, so that a report is the same every time
+            ranks[name] = heapq.nlargest(count, [*ranks[name], *((float(values[i]), -(row + int(i))) for i in best)])
+        row += len(tokens)
+    chosen: dict[str, list[int]] = {}
+    seen: set[int] = set()
+    for name, best_rows in ranks.items():
+        fresh = [-number for _, number in best_rows if -number not in seen]
+        seen.update(fresh)
+        if fresh:
+            chosen[name] = fresh
+    return chosen
