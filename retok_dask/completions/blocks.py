@@ -15,7 +15,7 @@ from retok_dask.completions.storage import is_local, read_range
 from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from retok_dask.completions.units import Part
     from retok_dask.recipe import StorageSpec
@@ -25,6 +25,10 @@ REMOTE_BLOCK = 8 * 1024 * 1024
 BLOCKS_AHEAD = 2
 OUTPUT_BLOCK = 1024 * 1024
 """Most bytes that one step of a decompressor gives, so that a bomb cannot fill the memory."""
+PUSHED = 256 * 1024
+"""Most bytes pushed into a decompressor at once: what lies behind a member's end is copied each time."""
+
+ZSTD_PIECE = 256
 
 MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
 
@@ -81,8 +85,14 @@ def _buffered_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
 
 
 def _zstd_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
-    # zstandard's object has no output limit, but small pushes bound it in practice.
-    return member.decompress(data[:65536]), data[65536:]
+    """Push in small pieces: there is no limit on output here, and four bytes can stand for 128 KiB."""
+    out: list[bytes] = []
+    made = at = 0
+    while at < len(data) and made < OUTPUT_BLOCK and not member.eof:
+        out.append(member.decompress(data[at : at + ZSTD_PIECE]))
+        made += len(out[-1])
+        at += ZSTD_PIECE
+    return b"".join(out), data[at:]
 
 
 _MAKERS: dict[str, tuple[Any, Any]] = {
@@ -105,8 +115,8 @@ def decompressed(blocks: Iterator[bytes], kind: str) -> Iterator[bytes]:
     member: _Member | None = None
     held = b""
     first = True
-    for block in blocks:
-        held += block
+    for piece in _pieces(blocks, PUSHED):
+        held += piece
         while held:
             if member is None:
                 # Tools pad archives with NUL bytes; what else follows a member is another one.
@@ -115,11 +125,16 @@ def decompressed(blocks: Iterator[bytes], kind: str) -> Iterator[bytes]:
                     break
                 _check_magic(held, kind, first=first)
                 member, first = make(), False
-            yield from _member_blocks(member, step, held, kind)
-            held = member.unused_data if member.eof else b""
+            held = yield from _member_blocks(member, step, held, kind)
             member = None if member.eof else member
     if member is not None or held:
         raise RecordRejected(RejectReason.cut_file, f"the {kind} data ends inside a member; the file is cut")
+
+
+def _pieces(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for block in blocks:
+        for at in range(0, len(block), size):
+            yield block[at : at + size]
 
 
 def _check_magic(held: bytes, kind: str, *, first: bool) -> None:
@@ -129,8 +144,8 @@ def _check_magic(held: bytes, kind: str, *, first: bool) -> None:
     raise RecordRejected(RejectReason.bad_file, f"{where} {kind} data, it starts with {held[:16]!r}")
 
 
-def _member_blocks(member: Any, step: Any, data: bytes, kind: str) -> Iterator[bytes]:
-    """What one push of data into a member gives."""
+def _member_blocks(member: Any, step: Any, data: bytes, kind: str) -> Generator[bytes, None, bytes]:
+    """What one push of data into a member gives; returns the data that lies behind the member's end."""
     rest = data
     while not member.eof:
         try:
@@ -139,8 +154,9 @@ def _member_blocks(member: Any, step: Any, data: bytes, kind: str) -> Iterator[b
             raise RecordRejected(RejectReason.bad_file, f"broken {kind} data: {error}") from None
         if out:
             yield out
-        if not rest and (not out or getattr(member, "needs_input", len(out) < OUTPUT_BLOCK)):
-            return
+        if not rest and not member.eof and (not out or getattr(member, "needs_input", len(out) < OUTPUT_BLOCK)):
+            return b""
+    return bytes(member.unused_data) + rest
 
 
 def part_blocks(part: Part, storage: StorageSpec | None) -> Iterator[bytes]:

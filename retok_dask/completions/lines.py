@@ -56,7 +56,8 @@ def split_lines(blocks: Iterable[bytes], offset: int, end: int | None, limit: in
             tail = [(b"".join(tail) or lines[0])[:HEAD_KEPT]]
         if len(lines) == 1:
             continue
-        yield offset, b"".join(tail), length
+        first, tail = b"".join(tail), []  # a huge line is not held twice while it is parsed
+        yield offset, first, length
         offset += length + 1
         last = lines.pop()
         for line in lines[1:]:

@@ -200,12 +200,23 @@ def retrying(
             forget_sessions(url, storage)
         return is_transient(error, patient=patient)
 
+    failed: list[Exception] = []
+
+    def resume() -> T:
+        if failed:
+            raise failed.pop()
+        return call()
+
     try:
+        try:
+            return call()  # nearly all calls go well, and need no retry machinery
+        except Exception as error:  # noqa: BLE001  judged again by the retries
+            failed.append(error)
         for attempt in stamina.retry_context(
             on=again, attempts=attempts, timeout=120.0, wait_initial=0.2, wait_max=10.0, wait_jitter=0.5
         ):
             with attempt:
-                return call()
+                return resume()
     except Exception as error:
         raise explain(error, url, reading=reading) from error
     raise AssertionError  # stamina either returns a value or raises

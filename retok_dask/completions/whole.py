@@ -43,7 +43,7 @@ def read_object(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     if length > options.limit:
         yield too_large(part.url, 0, 0, length, options.limit, raw)
         return
-    record = parse_record(part.url, 0, 0, raw, options.mend, blank=True)
+    record = parse_record(part.url, 0, 0, raw, options.mend)
     if record is not None:
         yield record
 
