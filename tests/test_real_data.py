@@ -1,0 +1,93 @@
+"""The main job on real conversations: ids of every record equal `apply_chat_template`, masks proved.
+
+Two families: Qwen3.6's tokenizer with the demo's template, and Qwen3's tokenizer with its own template.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import assets
+import pytest
+from pipelines import trained_text
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from retok_dask.completions import layout_for
+from retok_dask.demo import chat_template, qwen_tokenizer_spec
+from retok_dask.kernel import UnitStats
+from retok_dask.recipe import Recipe
+from retok_dask.single import Pipeline
+from retok_dask.templates import normalize_conversation
+from retok_dask.types import Reject
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the real conversations are not beside this checkout")
+
+FILES = {
+    # pattern: records, and those that are no conversation to train on
+    "messages/tinker_conversations.jsonl": (128, 0),
+    "messages/v1_sft_demo.jsonl": (500, 0),
+    "messages/reason_tool_use_demo_50.jsonl": (50, 0),
+    "messages/kto_en_demo.json": (300, 0),
+    "sharegpt/glaive_toolcall_en_demo.json": (300, 0),
+    "sharegpt/glaive_toolcall_zh_demo.json": (300, 0),
+    "sharegpt/dummy_conversation.json": (500, 0),
+    "sharegpt/sharegpt_zh_1K_format.jsonl": (1000, 1),
+    "trajectories/tau_bench_airline.json": (200, 0),
+    "trajectories/swe_agent/*.traj": (22, 0),
+}
+
+
+@cache
+def family(name: str):
+    """A pipeline and the reference tokenizer of transformers with the same template."""
+    common = {"output": "-", "datasets": [{"input": "-"}], "control_tokens": "allow"}
+    if name == "qwen3_6":
+        recipe = Recipe.from_dict({"tokenizer": qwen_tokenizer_spec(), "template": {"text": chat_template()}} | common)
+        made = Pipeline(recipe)
+        reference = PreTrainedTokenizerFast(tokenizer_object=_backend(made), chat_template=chat_template())
+    else:
+        folder = assets.tokenizer_folder(name)
+        made = Pipeline(Recipe.from_dict({"tokenizer": str(folder)} | common))
+        reference = AutoTokenizer.from_pretrained(folder)
+    return made, reference
+
+
+def _backend(made: Pipeline):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(made.tokenizer.definition.json)
+
+
+@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize("name", ["qwen3_6", "qwen3"])
+def test_every_record_equals_the_reference(name, pattern):
+    loaded, reference = family(name)
+    made = Pipeline(loaded.recipe.with_changes(datasets=[{"input": str(DATA / pattern)}]))
+    made.__dict__ |= {"tokenizer": loaded.tokenizer, "template": loaded.template}
+    found = list(made.records())
+    rows, stats = {}, UnitStats()
+    for batch in made.process(found):
+        stats += batch.stats
+        rows |= {(row["source_file"], row["sample_id"].split("-")[1]): row for row in batch.samples.to_pylist()}
+    assert (stats.records_in, stats.records_in - stats.records_out) == FILES[pattern]
+    assert stats.balanced
+    layout = layout_for(made.dataset)
+    compared = 0
+    for record in found:
+        row = rows.get((record.file, str(record.offset if record.offset >= 0 else record.row)))
+        if row is None or isinstance(record, Reject):
+            continue
+        (item,) = layout(record)
+        conversation = normalize_conversation(item, made.recipe.normalize)
+        ids = reference.apply_chat_template(
+            conversation.messages, tools=conversation.tools, tokenize=True, return_dict=False
+        )
+        assert row["input_ids"] == ids, record
+        trained = "".join(trained_text(row, made.tokenizer))
+        for message, flag in zip(conversation.messages, item.flags or [None] * len(conversation.messages), strict=True):
+            if message["role"] == "assistant" and flag is not False and isinstance(message["content"], str):
+                assert message["content"].strip() in trained, record
+        compared += 1
+    assert compared == stats.records_out
