@@ -167,6 +167,8 @@ class Builder:
         head = _common_head(here, bare)
         tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
         first, last = max(head, start), end - tail
+        while first > start and here[first - 1] == here[last - 1] and not here[first - 1].isalnum():
+            first, last = first - 1, last - 1  # the same difference, told from the opening bracket on
         if first < last:
             self._add(first, Kind.tools, -1)
             if last < end:
@@ -232,11 +234,12 @@ class Builder:
             if number in self._fields:
                 self._check_assistant(number)
                 continue
-            content = _content(message).strip()
-            if not content:
-                continue
+            content = _content(message)
             where = self._seen.get(number)
-            if where is not None and text.find(content, *where) >= 0:
+            if not content or (where is not None and text.find(content, *where) >= 0):
+                continue
+            content = content.strip()
+            if not content or (where is not None and text.find(content, *where) >= 0):
                 continue
             if text.find(content) >= 0 and message["role"] in ("system", "developer"):
                 continue
@@ -259,11 +262,12 @@ class Builder:
                 detail = f"the content of message {number} (assistant) does not come out where the template puts it"
                 raise RecordRejected(RejectReason.message_not_rendered, detail)
             self.counts["content_dropped"] += 1
-        if "T" in missing:
+        lost = len(fields.names) if "T" in missing else fields.lost_calls
+        if lost:
             if "T" not in dropped:
                 detail = f"a tool call of message {number} does not come out as the template writes them"
                 raise NotProved(detail)
-            self.counts["tool_call_dropped"] += 1
+            self.counts["tool_call_dropped"] += lost
 
 
 def _content(message: Message) -> str:

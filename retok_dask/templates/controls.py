@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from retok_dask.templates.instrument import ESCAPE, PLAIN
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class ControlTokens:
         self.tokens = frozenset(token for token in added if token and not token.isspace())
         self.own = frozenset(token for token in self.tokens if token in literal)
         self._stems = sorted({token[:2] for token in self.tokens}, key=len)
+        self._coarse = _json_stems(self.tokens, 2)
+        self._fine = _json_stems(self.tokens, 5)
         self.pattern = _any_of(self.tokens)
         self._own_pattern = _any_of(self.own)
         self._longest = max(map(len, self.tokens), default=0)
@@ -66,33 +70,40 @@ class ControlTokens:
             return [self.mark(item, marks) for item in value]
         return value
 
+    def may_hold(self, dumped: bytes) -> bool:
+        """Whether JSON text may hold a control token; False is certain."""
+        return any(stem in dumped for stem in self._coarse) and any(stem in dumped for stem in self._fine)
+
     def may_join(self, text: str) -> bool:
         """Whether a text ends in the beginning of a control token, or begins with the end of one.
 
         Such a text can become a control token together with the template's
         text beside it.
         """
-        if not text or not self._longest:
-            return False
-        tail = text[-self._longest :]
-        for first in self._firsts & set(tail):
+        longest = self._longest
+        tail, head = text[-longest:], text[:longest]
+        for first in self._firsts:
             at = tail.find(first)
             while at >= 0:
                 if tail[at:] in self._heads:
                     return True
                 at = tail.find(first, at + 1)
-        head = text[: self._longest]
-        return any(head[: at + 1] in self._rests for at, character in enumerate(head) if character in self._ends)
+        for last in self._ends:
+            at = head.find(last)
+            while at >= 0:
+                if head[: at + 1] in self._rests:
+                    return True
+                at = head.find(last, at + 1)
+        return False
 
     def joined(self, text: str, edges: list[int]) -> list[tuple[int, int]]:
         """Ranges of control tokens in a rendered text that lie across one of the edges."""
-        found = []
-        for edge in edges:
-            begin = max(0, edge - self._longest)
-            for match in self.pattern.finditer(text, begin, min(len(text), edge + self._longest)):
-                if match.start() < edge < match.end():
-                    found.append((match.start(), match.end()))
-        return found
+        return [
+            match.span()
+            for edge in edges
+            for match in self.pattern.finditer(text, max(0, edge - self._longest), edge + self._longest)
+            if match.start() < edge < match.end()
+        ]
 
     def clean(self, runs: Runs) -> list[tuple[int, int]]:
         """Escape ranges that hold a whole token, and an empty range where a mark stands alone."""
@@ -103,6 +114,11 @@ class ControlTokens:
             else:
                 ranges |= {(start, start), (end, end)}
         return sorted(ranges)
+
+
+def _json_stems(tokens: Collection[str], length: int) -> list[bytes]:
+    """The first characters of each token as they stand in JSON text."""
+    return sorted({orjson.dumps(token[:length])[1:-1] for token in tokens})
 
 
 def _any_of(tokens: Collection[str]) -> re.Pattern[str]:

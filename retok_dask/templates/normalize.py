@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.context import REASONING_FIELDS
@@ -27,7 +26,7 @@ OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 def normalize_conversation(
     conversation: Conversation, spec: NormalizeSpec, *, knows_developer: bool = False
 ) -> Conversation:
-    """A conversation in the form that templates read, with the changes counted in its `counts`.
+    """A conversation in the form that templates read; its `counts` hold what was changed here, and that alone.
 
     The given conversation is not changed.
 
@@ -48,7 +47,15 @@ def normalize_conversation(
         tools = _tools(tools, spec, counts)
     work = _Normalizer(spec, counts, _known_arguments(tools) if tools else {}, knows_developer)
     messages = [work.message(message, number) for number, message in enumerate(conversation.messages)]
-    return replace(conversation, messages=messages, tools=tools or None, counts={**conversation.counts, **counts})
+    return Conversation(
+        messages=messages,
+        tools=tools or None,
+        id=conversation.id,
+        flags=conversation.flags,
+        template_args=conversation.template_args,
+        kept=conversation.kept,
+        counts=dict(counts),
+    )
 
 
 class _Normalizer:

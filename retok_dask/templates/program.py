@@ -29,8 +29,11 @@ Tools = list[dict[str, Any]] | None
 CHECK_FIRST, CHECK_EVERY = 8, 512
 """Rows compared with the reference: the first ones, then one in so many."""
 
-_DIFFERS = re.compile(rb"\\u001[c-f]|[:,\[]-?[0-9.]+[eE][-+]?[0-9]")
-"""Where the fast engine prints or trims otherwise: separators that Python takes for blanks, numbers with exponents."""
+_SEPARATORS = re.compile(rb"\\u001[c-f]")
+"""Characters that Python takes for white space and minijinja does not."""
+
+_EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
+"""Numbers that the two engines print differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class Program:
         *,
         prompt: bool = False,
         mark: MarkInput | None = None,
+        seen: Scan | None = None,
     ) -> Runs:
         """The rendering of a conversation with the message of each run.
 
@@ -128,19 +132,21 @@ class Program:
             counts: what is noticed is added here.
             prompt: add the generation prompt.
             mark: puts further marks into the input before it is rendered.
+            seen: what a look at the texts, or at more, found; None looks.
 
         Raises:
             RecordRejected: the template refuses or fails, or a comparison with
                 the reference shows that its spans cannot be trusted.
         """
-        marks, safe = _free_marks(messages, tools)
-        seen, schemas = mark(messages, tools, marks) if mark is not None else (messages, tools)
-        seen = shaped(seen, self.learned.form)
-        engines = (self.engine, "jinja") if safe and self.engine != "jinja" else ("jinja",)
+        seen = seen or scan(messages, tools)
+        marks = seen.marks
+        shown, schemas = mark(messages, tools, marks) if mark is not None else (messages, tools)
+        shown = shaped(shown, self.learned.form)
+        engines = (self.engine, "jinja") if seen.safe and self.engine != "jinja" else ("jinja",)
         failure: Exception = RenderFailed("no engine")
         for name in engines:
             try:
-                runs = self._run(name, marks, seen, schemas, messages, prompt=prompt)
+                runs = self._run(name, marks, shown, schemas, messages, prompt=prompt)
             except LimitReached as error:
                 raise _rejected(error, messages) from error
             except (Raised, RenderFailed, ValueError) as error:
@@ -152,13 +158,13 @@ class Program:
         raise _rejected(failure, messages) from failure
 
     def _run(
-        self, name: str, marks: Marks, seen: list[Message], tools: Tools, messages: list[Message], *, prompt: bool
+        self, name: str, marks: Marks, shown: list[Message], tools: Tools, messages: list[Message], *, prompt: bool
     ) -> Runs:
         return render_marked(
             self.marked_engine(name, marks),
             self.learned.method,
             marks,
-            seen,
+            shown,
             tools,
             self.setting.variables,
             self._limit(messages),
@@ -252,17 +258,54 @@ def _rejected(error: Exception, messages: list[Message]) -> RecordRejected:
     return RecordRejected(reason, f"{error} (roles: {roles}{' ...' if len(messages) > 20 else ''})")
 
 
-def _free_marks(messages: list[Message], tools: Tools) -> tuple[Marks, bool]:
-    """Marks whose characters no text of the input holds, and whether the fast engine may be used for it."""
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one look at all texts of an input found.
+
+    Attributes:
+        dumped: the input as JSON, or None where JSON cannot hold it.
+        marks: marks whose characters no text holds.
+        safe: whether the fast engine may be used.
+    """
+
+    dumped: bytes | None
+    marks: Marks
+    safe: bool
+
+
+def scan(messages: list[Message], tools: Tools) -> Scan:
+    """Look at all texts of an input once.
+
+    Raises:
+        RecordRejected: the texts hold every character that could be a mark.
+    """
     try:
         dumped = orjson.dumps((messages, tools))
     except (TypeError, ValueError):
         dumped = None
-    for marks in ALL_MARKS:
-        if dumped is not None and ord(marks.begin) < 0x20:
-            written = (f"\\u{ord(marks.begin):04x}".encode(), f"\\u{ord(marks.end):04x}".encode())
-            if written[0] not in dumped and written[1] not in dumped:
-                return marks, _DIFFERS.search(dumped) is None
+    for marks, written in _WRITTEN:
+        if dumped is not None and written:
+            if b"\\u00" not in dumped or not any(character in dumped for character in written):
+                return Scan(dumped, marks, _prints_alike(dumped, messages))
         elif not holds((messages, tools), (marks.begin, marks.end)):
-            return marks, False
+            return Scan(dumped, marks, False)
     raise RecordRejected(RejectReason.span_not_proved, "the text holds every character that could be used as a mark")
+
+
+def _written(character: str) -> bytes:
+    return f"\\u{ord(character):04x}".encode()
+
+
+_WRITTEN = [
+    (marks, (_written(marks.begin), _written(marks.end)) if ord(marks.begin) < 0x20 else ())  # noqa: PLR2004
+    for marks in ALL_MARKS
+]
+"""Marks with their characters as JSON writes them: it always escapes control characters."""
+
+
+def _prints_alike(dumped: bytes, messages: list[Message]) -> bool:
+    """Whether both engines print and trim all values of an input alike, as far as is known."""
+    if b"\\u001" in dumped and _SEPARATORS.search(dumped):
+        return False
+    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
+    return not calls or _EXPONENT.search(orjson.dumps(calls)) is None

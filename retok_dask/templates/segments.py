@@ -31,6 +31,7 @@ class Fields:
     content: str
     names: list[str]
     found: set[str] = field(default_factory=set)
+    lost_calls: int = 0
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> Fields:
@@ -116,9 +117,15 @@ class BodyParser:
             fields.found |= set(located)
         else:
             reasoning, content = self._find(text, start, end, fields)
-        after = max(reasoning[1] if reasoning else start, content[1] if content else start)
-        called = self._called(text, after, end, fields)
+        after = reasoning[1] if reasoning else start
+        last = bool(content and fields.names and text.find(fields.names[0], after, content[0]) >= 0)
+        if content is not None and not last:
+            after = content[1]
+        called = self._called(text, after, content[0] if content and last else end, fields)
         parts = [(where, kind) for where, kind in ((reasoning, Kind.reasoning), (content, Kind.content)) if where]
+        if called and last and content is not None:
+            self._calls_first(text, start, reasoning, content, end, spans)
+            return
         position = self._lead(text, start, end, parts[0] if parts else None, called, spans)
         if reasoning is not None:
             position = self._after_reasoning(text, reasoning, content, end, called, spans)
@@ -149,8 +156,19 @@ class BodyParser:
                 reasoning = _only_place(text, reasons, start, limit, "reasoning")
                 begin = reasoning[1] if reasoning else start
             content = _only_place(text, contents, begin, limit, "content")
+            if content is None and fields.names:
+                content = self._at_end(text, contents, limit, end)
         fields.found |= {part for part, where in (("R", reasoning), ("C", content)) if where}
         return reasoning, content
+
+    def _at_end(self, text: str, forms: list[str], start: int, end: int) -> tuple[int, int] | None:
+        """A content that follows the calls and ends the message."""
+        for form in forms:
+            for close in ("", *self.shape.content_close):
+                at = end - len(close) - len(form)
+                if at >= start and text.startswith(form + close, at):
+                    return at, at + len(form)
+        return None
 
     @staticmethod
     def _led(
@@ -163,6 +181,33 @@ class BodyParser:
                     return found
         return None
 
+    def _calls_first(
+        self,
+        text: str,
+        start: int,
+        reasoning: tuple[int, int] | None,
+        content: tuple[int, int],
+        end: int,
+        spans: list[tuple[int, Kind]],
+    ) -> None:
+        """A body whose content follows its calls, perhaps as a turn of its own."""
+        position = self._lead(text, start, content[0], (reasoning, Kind.reasoning) if reasoning else None, True, spans)
+        if reasoning is not None:
+            position = self._after_reasoning(text, reasoning, None, content[0], True, spans)
+        spans.append((position, Kind.tool_call))
+        header = self.shape.header
+        again = text.rfind(header, position, content[0]) if header else -1
+        if again >= 0:
+            for tail, length in self._tails:
+                if text.startswith(tail, again - len(tail)):
+                    spans.append((again - len(tail), Kind.stop))
+                    if length < len(tail):
+                        spans.append((again - len(tail) + length, Kind.trailer))
+                    break
+            spans.append((again, Kind.header))
+        spans.append((again + len(header) if again >= 0 else content[0], Kind.content))
+        self._check_left(text[self._after_content(text, content[1], end, False) : end], Kind.content)
+
     def _check_left(self, left: str, last: Kind) -> None:
         if left.strip() and not (last is Kind.reasoning and left.startswith(self.shape.reasoning_close.rstrip())):
             msg = f"the template wrote {left[:60]!r} after the message's last part"
@@ -173,15 +218,19 @@ class BodyParser:
         return not left.strip() or left in self.shape.content_close
 
     def _called(self, text: str, after: int, end: int, fields: Fields) -> bool:
+        """Whether the calls stand in a stretch of text; some templates write only the first of several."""
         if not fields.names or "T" in fields.found:
             return False
-        position = after
+        position, found = after, 0
         for name in fields.names:
-            position = text.find(name, position, end)
-            if position < 0:
-                return False
-            position += len(name)
+            at = text.find(name, position, end)
+            if at >= 0:
+                found += 1
+                position = at + len(name)
+        if not found:
+            return False
         fields.found.add("T")
+        fields.lost_calls = len(fields.names) - found
         return True
 
     def _lead(

@@ -196,7 +196,7 @@ def _rest(shape: Shape, lead: str) -> str:
 
 
 def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
-    leads: dict[str, dict[str, None]] = {"R": {}, "C": {}}
+    leads: dict[str, dict[str, None]] = {"R": {}, "C": {}, "T": {}}
     gaps: dict[str, dict[str, None]] = {"RC": {}, "RT": {}}
     for run in found:
         first = run.parts[0][0]
@@ -210,7 +210,7 @@ def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
     shape.openings["R"] = tuple((lead, 0) for lead in leads["R"])
     opened = next(iter(leads["R"]), "").strip()
     # a first guess of what closes reasoning, to know an empty block when it is seen
-    closes = [gap.strip() for gap in gaps["RC"]] or [commonprefix(list(gaps["RT"])).strip()]
+    closes = [gap.strip() for gap in gaps["RC"]] or [_before(gap, leads["T"]).strip() for gap in gaps["RT"]]
     shape.empty = _empty_block(opened, closes[0]) if opened and closes and closes[0] else ""
     content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
     own = sorted({lead[end:] for lead, end in content.items()}, key=len, reverse=True)
@@ -219,12 +219,18 @@ def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
         ends = [text for open_ in own for text in (shape.header + open_, open_) if text and gap.endswith(text)]
         between[gap] = len(gap) - max(map(len, ends), default=0)
     closings = [gap[:cut] for gap, cut in between.items()]
-    shape.reasoning_close = commonprefix([*closings, *gaps["RT"]]) if closings else commonprefix(list(gaps["RT"]))
+    to_calls = [_before(gap, leads["T"]) for gap in gaps["RT"]]
+    shape.reasoning_close = commonprefix([*closings, *gaps["RT"]]) if closings else commonprefix(to_calls)
     if opened and shape.reasoning_close.strip():
         shape.empty = _empty_block(opened, shape.reasoning_close.strip())
         content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
     shape.openings["C"] = tuple(sorted(content.items(), key=lambda item: -len(item[0])))
     shape.between = tuple(between.items())
+
+
+def _before(gap: str, leads: Iterable[str]) -> str:
+    """A gap without the text that opens a call, where that is known."""
+    return next((gap.removesuffix(lead) for lead in leads if lead.strip() and gap.endswith(lead)), gap)
 
 
 def _empty_block(opened: str, closed: str) -> str:

@@ -21,7 +21,7 @@ from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.probes import probes
-from retok_dask.templates.program import Learned, MarkFields, MarkInput, Program
+from retok_dask.templates.program import Learned, MarkFields, MarkInput, Program, Scan, scan
 from retok_dask.templates.prove import Form, Setting, generation_prompt, prove
 from retok_dask.templates.segments import NotProved
 from retok_dask.templates.shape import learn
@@ -99,6 +99,8 @@ class _Ready:
     conversation: Conversation
     shift: int
     program: Program
+    scan: Scan
+    controls: bool
 
 
 class ChatTemplate:
@@ -217,6 +219,10 @@ class ChatTemplate:
             literal += [node.value for node in tree.find_all(n.Const) if isinstance(node.value, str)]
         return ControlTokens(self._state.added, "\0".join(literal))
 
+    @cached_property
+    def _knows_developer(self) -> bool:
+        return any("developer" in text for text in self._state.texts.values())
+
     def _program(self, name: str, arguments: Mapping[str, Any]) -> Program:
         key = name if not arguments else name + orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()
         if key not in self._programs:
@@ -284,16 +290,18 @@ class ChatTemplate:
         return ready.program.reference_text(made.messages, made.tools, prompt=generation_prompt)
 
     def _ready(self, conversation: Conversation) -> _Ready:
-        fresh = replace(conversation, counts={})
         program = self._program_for(conversation)
         refused = program.learned.refused
-        knows = "developer" in self.text and "developer" not in refused
-        ready = normalize_conversation(fresh, self._normalize, knows_developer=knows)
-        check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
+        knows = self._knows_developer and "developer" not in refused
+        ready = normalize_conversation(conversation, self._normalize, knows_developer=knows)
+        seen = scan(ready.messages, ready.tools)
+        held = seen.dumped is None or self.controls.may_hold(seen.dumped)
+        if held:
+            check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
         first = ready.messages[0]
         if first["role"] == "system" and "system" in refused and "turns" not in refused:
-            return _Ready(self._without_system(ready), 1, program)
-        return _Ready(ready, 0, program)
+            return _Ready(self._without_system(ready), 1, program, seen, held)
+        return _Ready(ready, 0, program, seen, held)
 
     def _without_system(self, conversation: Conversation) -> Conversation:
         first, rest = conversation.messages[0], conversation.messages[1:]
@@ -330,8 +338,8 @@ class ChatTemplate:
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
         counts = Counter(conversation.counts)
-        escape = self._find_controls(messages, conversation.tools, counts)
-        runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape)
+        escape = self._find_controls(messages, conversation.tools, counts) if ready.controls else None
+        runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape, seen=ready.scan)
         source = Source(
             messages=messages,
             tools=conversation.tools,
@@ -418,9 +426,7 @@ def _leading_system(messages: list[Message]) -> Message | None:
 
 
 def _dropped_parts(dropped: tuple[tuple[str, int, str], ...]) -> frozenset[str]:
-    return frozenset(
-        part for probe, _, part in dropped if part != "R" and probe in ("call", "call_with_text", "parallel")
-    )
+    return frozenset(part for _, _, part in dropped if part != "R")
 
 
 def _learned(tree: n.Template, setting: Setting, state: State) -> Learned:
