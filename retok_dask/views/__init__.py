@@ -2,16 +2,15 @@
 
 Views take samples, conversations and the plain dicts that other objects give
 with ``to_dict()``; drawing computes nothing, reads nothing, and is bounded in
-size.
+size. What does read (exploring, reports) loads when it is first used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.views.conversation import ConversationView, conversation_view
-from retok_dask.views.explore import Exploration, explore
-from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook
 from retok_dask.views.objects import (
     audit_summary,
     dataset_summary,
@@ -21,7 +20,7 @@ from retok_dask.views.objects import (
     status_summary,
     validation_summary,
 )
-from retok_dask.views.reporting import report
+from retok_dask.views.stack import Stack
 from retok_dask.views.summary import Summary
 from retok_dask.views.tokens import TokenView, token_view
 
@@ -29,17 +28,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retok_dask.recipe import Recipe
+    from retok_dask.views.choosing import Choices, choices
+    from retok_dask.views.exploring import Exploration, explore
+    from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook
+    from retok_dask.views.reporting import report
     from retok_dask.views.tokens import Decoder
+    from retok_dask.views.written import WrittenRun
 
 __all__ = [
+    "Choices",
     "ConversationView",
     "Exploration",
     "NotebookRun",
+    "Stack",
     "Summary",
     "TokenView",
     "Verdict",
+    "WrittenRun",
     "audit_page",
     "audit_summary",
+    "choices",
     "conversation_view",
     "dataset_summary",
     "explore",
@@ -55,6 +63,25 @@ __all__ = [
     "token_view",
     "validation_summary",
 ]
+
+_LATER = {
+    "Choices": "choosing",
+    "Exploration": "exploring",
+    "NotebookRun": "notebooks",
+    "Verdict": "notebooks",
+    "WrittenRun": "written",
+    "choices": "choosing",
+    "explore": "exploring",
+    "report": "reporting",
+    "run_notebook": "notebooks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        msg = f"module 'retok_dask.views' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"retok_dask.views.{_LATER[name]}"), name)
 
 
 def show_text(

@@ -64,21 +64,28 @@ def audit_summary(data: Data) -> Summary:
 def validation_summary(data: Data) -> Summary:
     """A validation report: the verdict, failed checks first, then what was checked."""
     checks = data.get("checks", [])
-    order = {"FAILED": 0, "WARNING": 1, "PASSED": 2}
+    order = {"FAILED": 0, "WARNING": 1, "SKIPPED": 2, "PASSED": 3}
     rows = sorted(((_check_word(check), *_check_cells(check)) for check in checks), key=lambda row: order[row[0]])
     failed = [row[1] for row in rows if row[0] == "FAILED"]
     lines = [f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed[:12])}"] if failed else []
     rest = {name: value for name, value in data.items() if name not in {"checks", "passed"}}
     summary = describe("Validation", rest)
     summary.verdict = _VERDICT[bool(data.get("passed"))]
-    summary.lines = lines or [f"{len(rows)} checks, all passed"]
+    warned = [row[1] for row in rows if row[0] == "WARNING"]
+    lines += [f"look at: {', '.join(warned[:12])}"] if warned else []
+    summary.lines = lines or [f"{len(rows)} checks, none failed"]
     summary.tables.insert(0, table("Checks", ["verdict", "check", "finding", "numbers"], rows, limit=80))
     return summary
 
 
+def validation_html(report: Any) -> str:
+    """A validation report as HTML for a notebook cell."""
+    return validation_summary(report.to_dict())._repr_html_()
+
+
 def _check_word(check: Data) -> str:
     if check.get("passed"):
-        return "PASSED"
+        return "SKIPPED" if check.get("severity") == "info" else "PASSED"
     return "WARNING" if check.get("severity") in {"warning", "info"} else "FAILED"
 
 

@@ -17,9 +17,15 @@ class Drawn(Protocol):
 
 @dataclass
 class Stack:
-    """Views in order, by heading; draws them all."""
+    """Views in order, by heading; HTML shows the first ones open and folds the others.
+
+    Attributes:
+        views: heading and view.
+        opened: how many are unfolded.
+    """
 
     views: list[tuple[str, Drawn]] = field(default_factory=list)
+    opened: int = 1
 
     def add(self, heading: str, view: Drawn) -> None:
         """Put a view below the others."""
@@ -28,10 +34,10 @@ class Stack:
     def _repr_html_(self) -> str:
         from retok_dask.views.html import stack_fragment  # noqa: PLC0415  text alone needs no templates
 
-        return stack_fragment([(heading, view._repr_html_()) for heading, view in self.views])
+        return stack_fragment([(heading, view._repr_html_()) for heading, view in self.views], self.opened)
 
     def __str__(self) -> str:
-        return "\n\n".join(f"== {heading}\n{view}" for heading, view in self.views)
+        return "\n\n".join(f"== {heading}\n{view}" for heading, view in self.views) or "nothing to show"
 
     def __repr__(self) -> str:
         return str(self)

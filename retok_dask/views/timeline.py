@@ -66,6 +66,7 @@ def throughput(events: Sequence[Event]) -> Plot:
         axes.set_xlabel("seconds since the start")
         axes.set_ylabel("per second")
         axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     rows = [
@@ -99,7 +100,8 @@ def memory(events: Sequence[Event], *, limit: int | None = None) -> Plot:
         _mark_deaths(axes, mine, start)
         axes.set_xlabel("seconds since the start")
         axes.set_ylabel("MiB")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * max([value for lane in lanes.values() for _, value in lane], default=1.0))
+        axes.set_xlim(left=0)
         if shown and (len(shown) <= 8 or limit):
             axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     rows = [(name, len(lanes[name]), max(value for _, value in lanes[name]), lanes[name][-1][1]) for name in shown]
@@ -139,6 +141,7 @@ def workers(events: Sequence[Event]) -> Plot:
         axes.set_yticks(range(len(shown)), shown, fontsize=7)
         axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
         axes.set_xlabel("seconds since the start")
+        axes.set_xlim(left=0)
         axes.grid(visible=False, axis="y")
         if datasets or dead:
             axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

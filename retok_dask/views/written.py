@@ -94,14 +94,14 @@ class WrittenRun:
         """Recipe, versions and digests."""
         summary = recipe_summary(self.recipe)
         content = self.run.get("content", {})
-        for name in ("fingerprint", "started", "finished", "date"):
+        for name in ("fingerprint", "started", "finished"):
             if self.run.get(name):
                 summary.facts.append((name, cell(self.run[name])))
         summary.facts += [
             (f"{name} digest", cell(content[name])) for name in ("tokenizer", "template") if content.get(name)
         ]
         versions = {**content.get("versions", {}), **self.run.get("versions", {})}
-        summary.tables.append(table("Versions", ["library", "version"], sorted(versions.items())))
+        summary.tables.append(table("Versions", ["library", "version"], sorted(versions.items()), folded=True))
         inputs = self.run.get("inputs") or {}
         if inputs:
             summary.tables.append(table("Input", ["", "value"], list(inputs.items())))
@@ -254,7 +254,11 @@ class WrittenRun:
         start = float(self.events[0]["at"]) if self.events else 0.0
         hidden = {"at", "kind", "session", "trace"}
         rows = [
-            (f"{float(event['at']) - start:,.1f} s", event["kind"], {k: v for k, v in event.items() if k not in hidden})
+            (
+                f"{float(event['at']) - start:,.1f} s",
+                event["kind"],
+                {k: v for k, v in event.items() if k not in hidden and v not in ("", {}, [], None)},
+            )
             for event in told
         ]
         return Summary("Events", tables=[table("", ["after", "event", "what"], rows, limit=60)])

@@ -1,0 +1,157 @@
+"""What each mask policy and each history choice trains and costs, before anything is run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.completions import list_inputs, read_records
+from retok_dask.datasets.remask import policy_mask
+from retok_dask.kernel import Kernel, UnitStats
+from retok_dask.masks import LossMaskPolicy
+from retok_dask.recipe import PRESETS
+from retok_dask.templates import ChatTemplate
+from retok_dask.tokenizers import Tokenizer
+from retok_dask.views.summary import Summary, percent, table
+from retok_dask.views.tokens import TokenView, token_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retok_dask.recipe import DatasetSpec, Recipe
+    from retok_dask.types import Record, Reject
+
+HISTORIES = ("whole", "per_turn", "auto")
+
+
+@dataclass
+class Choices:
+    """The same records under every history and policy; draws itself.
+
+    Attributes:
+        records: how many were read.
+        stats: counts by history.
+        trained: trained tokens by (history, policy).
+        samples: the rows of the recipe's own history, as dicts.
+        tokenizer: that made them.
+    """
+
+    records: int
+    stats: dict[str, UnitStats]
+    trained: dict[tuple[str, str], int]
+    samples: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    tokenizer: Tokenizer | None = field(repr=False, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, by history and policy."""
+        return {
+            history: {
+                "rows": stats.samples,
+                "tokens": stats.tokens,
+                "trained": {name: count for (which, name), count in self.trained.items() if which == history},
+                "counts": dict(stats.counts),
+            }
+            for history, stats in self.stats.items()
+        }
+
+    def summary(self) -> Summary:
+        """Two tables: what a history costs and loses, and what a policy trains in it."""
+        base = self.stats[HISTORIES[0]]
+        costs = [
+            (
+                history,
+                stats.samples,
+                stats.tokens,
+                f"{stats.tokens / base.tokens:.2f}" if base.tokens else "-",
+                stats.kind_tokens["reasoning"],
+                self.trained[history, "assistant"] - self.trained[history, "final_answer"],
+                sum(stats.rejected.values()),
+            )
+            for history, stats in self.stats.items()
+        ]
+        columns = [
+            "history",
+            "rows",
+            "tokens",
+            "times the tokens",
+            "reasoning tokens",
+            "of these trained",
+            "rejects",
+        ]
+        rows = []
+        for policy in PRESETS:
+            cells: list[Any] = [policy]
+            for history, stats in self.stats.items():
+                count = self.trained[history, policy]
+                cells += [count, percent(count, stats.tokens)]
+            rows.append(cells)
+        names = [name for history in self.stats for name in (history, "share")]
+        return Summary(
+            "Choices",
+            lines=[
+                f"The first {self.records:,} records, rendered and encoded once for each history; masks from the segments."
+            ],
+            tables=[
+                table("What a history costs and loses", columns, costs),
+                table("Trained tokens", ["policy", *names], rows),
+            ],
+        )
+
+    def view(self, row: int = 0) -> TokenView:
+        """The tokens of one of the rows.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        assert self.tokenizer is not None
+        return token_view(self.samples[row], self.tokenizer)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def to_text(self) -> str:
+        return self.summary().to_text()
+
+    __str__ = to_text
+
+
+def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -> Choices:
+    """Try every history and policy on the first records of a data set of conversations.
+
+    Args:
+        recipe: names tokenizer, template and data.
+        dataset: which data set; the first by default.
+        records: how many are read.
+
+    Raises:
+        TokenizerError, TemplateError: tokenizer or template cannot be used.
+        KeyError: there is no such data set.
+    """
+    specs = {spec.name: spec for spec in recipe.datasets}
+    spec = specs[dataset or next(iter(specs))]
+    found = list(islice(_records(recipe, spec), records))
+    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    date = recipe.date or dt.datetime.now(dt.UTC).date()
+    result = Choices(len(found), {}, {}, tokenizer=tokenizer)
+    for history in HISTORIES:
+        changed = recipe.with_changes(history=history)
+        template = ChatTemplate.load(changed.template, tokenizer=tokenizer, recipe=changed, date=date)
+        stats, trained = UnitStats(), Counter[str]()
+        for batch in Kernel(changed, spec, tokenizer, template).process(iter(found)):
+            stats += batch.stats
+            for policy in PRESETS:
+                trained[policy] += int(policy_mask(LossMaskPolicy(policy), batch.samples).sum())
+            if history == recipe.history:
+                result.samples += batch.samples.to_pylist()
+        result.stats[history] = stats
+        result.trained |= {(history, policy): trained[policy] for policy in PRESETS}
+    return result
+
+
+def _records(recipe: Recipe, spec: DatasetSpec) -> Iterator[Record | Reject]:
+    for unit in list_inputs(recipe).units:
+        if unit.dataset == spec.name:
+            yield from read_records(unit, spec, recipe)
