@@ -1,6 +1,17 @@
 """Conversation -> text and spans, for any chat template."""
 
+from retok_dask.templates.audit import Audit, AuditRow, audit
+from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.template import ChatTemplate, TemplateFacts
 
-__all__ = ["ChatTemplate", "TemplateFacts", "normalize_conversation"]
+__all__ = [
+    "Audit",
+    "AuditRow",
+    "ChatTemplate",
+    "HistoryCost",
+    "TemplateFacts",
+    "audit",
+    "history_costs",
+    "normalize_conversation",
+]

@@ -167,7 +167,7 @@ class Builder:
         head = _common_head(here, bare)
         tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
         first, last = max(head, start), end - tail
-        while first > start and here[first - 1] == here[last - 1] and not here[first - 1].isalnum():
+        if first > start and here[first - 1] == here[last - 1] and here[first - 1] in "<[{(":
             first, last = first - 1, last - 1  # the same difference, told from the opening bracket on
         if first < last:
             self._add(first, Kind.tools, -1)

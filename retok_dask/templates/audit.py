@@ -1,0 +1,272 @@
+"""What a chat template does, and to how many of the user's records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retok_dask.templates.history import HistoryCost, history_costs
+from retok_dask.types import Kind, RecordRejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from retok_dask.templates.template import ChatTemplate
+    from retok_dask.types import Conversation, Rendered
+
+HISTORY_SAMPLE = 200
+"""Conversations on which the cost of history settings is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One fact.
+
+    Attributes:
+        fact: its name.
+        value: what the template does.
+        count: records that it touches; None where no records were given.
+        share: the same as a share of all records.
+        example: of a record that it touches, or of a probe; empty if there is none.
+    """
+
+    fact: str
+    value: str
+    count: int | None = None
+    share: float | None = None
+    example: str = ""
+
+
+@dataclass(slots=True)
+class Audit:
+    """A template's audit: what it does, and the records that each thing touches.
+
+    Attributes:
+        rows: one a fact.
+        records: how many conversations were looked at.
+        rejected: how many of them could not be rendered, by reason.
+        roles: how often each sequence of roles was seen, the most frequent first.
+        history: cost of each ``history`` setting, in characters.
+    """
+
+    rows: list[AuditRow]
+    records: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    roles: dict[str, int] = field(default_factory=dict)
+    history: dict[str, HistoryCost] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "records": self.records,
+            "rows": [asdict(row) for row in self.rows],
+            "rejected": self.rejected,
+            "roles": self.roles,
+            "history": {name: cost.to_dict() for name, cost in self.history.items()},
+        }
+
+    def to_text(self) -> str:
+        """As aligned plain text."""
+        width = max(len(row.fact) for row in self.rows)
+        lines = []
+        for row in self.rows:
+            touched = (
+                f"  [{row.count} of {self.records}, {row.share:.1%}]" if row.count is not None and self.records else ""
+            )
+            lines.append(f"{row.fact:<{width}}  {row.value}{touched}")
+            if row.example:
+                lines.append(f"{'':<{width}}    e.g. {row.example}")
+        for reason, number in self.rejected.items():
+            lines.append(f"{'rejected':<{width}}  {reason}: {number} of {self.records}")
+        for name, cost in self.history.items():
+            lines.append(
+                f"{'history ' + name:<{width}}  {cost.rows} rows, {cost.size:,} characters, {cost.trained:,} trained, "
+                f"{cost.reasoning_lost:,} of reasoning lost"
+            )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from retok_dask.views import audit_page  # noqa: PLC0415  views draws; a notebook alone needs it
+
+        return audit_page(self.to_dict())
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Records that one thing touched."""
+
+    count: int = 0
+    example: str = ""
+
+    def add(self, example: str) -> None:
+        self.count += 1
+        self.example = self.example or example
+
+
+def audit(template: ChatTemplate, conversations: Iterable[Conversation] = ()) -> Audit:
+    """What a template does: from its probes, and on conversations if there are any."""
+    seen: dict[str, _Seen] = {}
+    rejected: Counter[str] = Counter()
+    roles: Counter[str] = Counter()
+    kept: list[Conversation] = []
+    records = 0
+    for conversation in conversations:
+        records += 1
+        roles[_roles(conversation)] += 1
+        if len(kept) < HISTORY_SAMPLE:
+            kept.append(conversation)
+        for name, example in _touched(template, conversation, rejected):
+            seen.setdefault(name, _Seen()).add(example)
+    rows = [_row(name, value, example, seen, records) for name, value, example in _facts(template)]
+    known = {row.fact for row in rows}
+    rows += [_row(name, "noticed in the data", "", seen, records) for name in sorted(seen) if name not in known]
+    history = history_costs(template, kept) if kept else {}
+    return Audit(rows, records, dict(rejected.most_common()), dict(roles.most_common(20)), history)
+
+
+def _row(name: str, value: str, example: str, seen: dict[str, _Seen], records: int) -> AuditRow:
+    touched = seen.get(name, _Seen())
+    if not records or (name in _OF_THE_TEMPLATE and name not in seen):
+        return AuditRow(name, value, example=example)
+    return AuditRow(name, value, touched.count, touched.count / records, touched.example or example)
+
+
+def _roles(conversation: Conversation) -> str:
+    names = [str(message.get("role")) for message in conversation.messages]
+    return " ".join(names[:12]) + (" ..." if len(names) > 12 else "")  # noqa: PLR2004
+
+
+def _touched(template: ChatTemplate, conversation: Conversation, rejected: Counter[str]) -> Iterator[tuple[str, str]]:
+    """Facts that a conversation meets, each with what of it."""
+    try:
+        row = template.render_whole(conversation)
+    except RecordRejected as problem:
+        rejected[str(problem.reason)] += 1
+        yield f"rejected: {problem.reason}", problem.detail[:200]
+        return
+    for name in row.counts.keys() - _AMOUNTS:
+        yield _COUNT_FACTS.get(name, name), _example(row, name)
+    kinds = set(row.kinds)
+    for name, kind in (("prefill", Kind.prefill), ("scaffold", Kind.scaffold), ("tools", Kind.tools)):
+        if kind in kinds:
+            yield name, _text_of(row, kind)
+    if template.facts.prints_date:
+        yield "date", _text_of(row, Kind.system)
+    assistants = [n for n, message in enumerate(conversation.messages) if message.get("role") == "assistant"]
+    stopped = {owner for kind, owner in zip(row.kinds, row.messages, strict=True) if kind == Kind.stop}
+    if any(number not in stopped for number in assistants):
+        yield "assistant message without a stop token", _roles(conversation)
+
+
+_COUNT_FACTS = {"reasoning_dropped": "drops reasoning", "message_not_rendered": "swallows"}
+
+_AMOUNTS = frozenset({"reasoning_chars", "reasoning_dropped_chars"})
+"""Counts of characters, which are no facts."""
+
+_OF_THE_TEMPLATE = frozenset(
+    {"engine", "method", "generation tags", "prefix-stable", "header", "stop", "refuses", "called with"}
+)
+"""Facts that hold whatever the data is."""
+
+
+def _example(row: Rendered, name: str) -> str:
+    return f"{row.counts[name]} x" if row.counts[name] > 1 else ""
+
+
+def _text_of(row: Rendered, kind: Kind) -> str:
+    at = row.kinds.index(int(kind)) if int(kind) in row.kinds else -1
+    if at < 0:
+        return ""
+    end = row.starts[at + 1] if at + 1 < len(row.starts) else len(row.text)
+    return repr(row.text[row.starts[at] : min(end, row.starts[at] + 120)])
+
+
+def _facts(template: ChatTemplate) -> Iterator[tuple[str, str, str]]:
+    """(fact, value, example) from the probes."""
+    facts = template.facts
+    yield "engine", template.engine, ""
+    yield "method", facts.method, ""
+    yield "generation tags", "yes" if facts.generation_tags else "none", ""
+    yield "prefix-stable", *_prefix_stable(template)
+    yield "drops reasoning", *_drops(facts.dropped)
+    yield "date", "prints the run's date" if facts.prints_date else "prints none", ""
+    yield "header", repr(facts.header), ""
+    yield "prefill", repr(facts.prefill) if facts.prefill else "none", ""
+    yield "stop", *_stop(template)
+    yield "tools", _tools(facts.dropped, facts.refused), facts.refused.get("call", "")
+    yield "refuses", *_refuses(facts.refused)
+    yield "swallows", *_swallows(facts.dropped)
+    yield "scaffold", *_scaffold(template)
+    yield "called with", _form(template), ""
+
+
+def _prefix_stable(template: ChatTemplate) -> tuple[str, str]:
+    broken = template.unstable_prefixes()
+    if not broken:
+        return "yes: what was rendered stays as turns are added", ""
+    return "no: it rewrites earlier turns", ", ".join(broken)
+
+
+def _drops(dropped: tuple[tuple[str, int, str], ...]) -> tuple[str, str]:
+    lost = sorted({probe for probe, _, part in dropped if part == "R"})
+    if not lost:
+        return "never", ""
+    every = "of earlier turns" if ("reasoning", 3, "R") not in dropped else "always: it prints none"
+    return every, f"probe {lost[0]}"
+
+
+def _stop(template: ChatTemplate) -> tuple[str, str]:
+    facts = template.facts
+    if facts.stops:
+        return ", ".join(map(repr, facts.stops)), ""
+    return ("the next role marker", "") if facts.marker_stops else ("none", "")
+
+
+def _tools(dropped: tuple[tuple[str, int, str], ...], refused: dict[str, str]) -> str:
+    if "call" in refused:
+        return "refuses tool calls"
+    if ("call", 1, "T") in dropped:
+        return "drops tool calls"
+    return "prints calls, but only the first of several" if ("parallel", 1, "T") in dropped else "prints tool calls"
+
+
+_ROLE_PROBES = {
+    "system": "system",
+    "late_system": "system after the start",
+    "developer": "developer",
+    "call": "tool",
+    "two_users": "two user messages in a row",
+    "two_answers": "two assistant messages in a row",
+    "answer_first": "an assistant message first",
+}
+
+
+def _refuses(refused: dict[str, str]) -> tuple[str, str]:
+    names = [name for probe, name in _ROLE_PROBES.items() if probe in refused]
+    return (", ".join(names) or "nothing"), next((refused[p][:160] for p in _ROLE_PROBES if p in refused), "")
+
+
+def _swallows(dropped: tuple[tuple[str, int, str], ...]) -> tuple[str, str]:
+    roles = {("system", 0): "system", ("late_system", 2): "system after the start", ("call", 2): "tool results"}
+    roles |= {("developer", 0): "developer"}
+    lost = [name for (probe, number), name in roles.items() if (probe, number, "C") in dropped]
+    return (", ".join(lost) or "nothing"), ""
+
+
+def _scaffold(template: ChatTemplate) -> tuple[str, str]:
+    for text in template.scaffolds():
+        return repr(text), ""
+    return "none", ""
+
+
+def _form(template: ChatTemplate) -> str:
+    form = template.facts.form
+    said = [
+        "contents as lists of parts" if form.parts else "contents as text",
+        "arguments as JSON text" if form.text_arguments else "arguments as objects",
+    ]
+    return ", ".join([*said, *(["tools always"] if form.needs_tools else [])])
+
+
+Measure = "Callable[[Rendered], tuple[int, int]]"
