@@ -148,7 +148,7 @@ def scan_receipts(
     if units is not None:
         wanted = {folder.receipt(unit) for unit in units}
         names = [name for name in names if name in wanted]
-    receipts, refused = _parse(names, folder.read_many(names))
+    receipts, refused = parse_receipts(names, folder.read_many(names))
     sizes = _output_sizes(folder)
     found = folder.parallel(lambda item: check_files(folder, item, sizes, fingerprint, verify), list(receipts.values()))
     for receipt, problem in zip(list(receipts.values()), found, strict=True):
@@ -170,7 +170,8 @@ def discard_unit(folder: OutputFolder, dataset: str, unit: str) -> None:
     )
 
 
-def _parse(names: list[str], contents: list[bytes | OSError]) -> tuple[dict[str, Receipt], dict[str, str]]:
+def parse_receipts(names: list[str], contents: list[bytes | OSError]) -> tuple[dict[str, Receipt], dict[str, str]]:
+    """Receipts by unit id, and why others cannot be used; files are not looked at."""
     receipts: dict[str, Receipt] = {}
     refused: dict[str, str] = {}
     for name, content in zip(names, contents, strict=True):

@@ -1,0 +1,152 @@
+"""Canaries, drift between units, and the user's own bounds: judged from statistics alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retok_dask.checks.report import Check, verdict
+from retok_dask.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retok_dask.datasets import Manifest
+    from retok_dask.kernel import UnitStats
+    from retok_dask.recipe import Recipe
+
+TOKENS_PER_BYTE = (0.02, 1.5)
+"""Outside of it, text and tokenizer hardly belong together: English is near 0.25, random bytes near 1."""
+
+FIRST_TOKEN_SHARE = 0.5
+"""A template begins all its rows alike; a chat data set whose rows do not is worth a look."""
+
+STOP_SHARE = 0.5
+
+DRIFT_DEVIATIONS = 6.0
+DRIFT_RELATIVE = 0.3
+"""A unit drifts if it is further from its data set's median than both say."""
+
+DRIFT_UNITS = 8
+"""Fewest units of a data set among which drift is looked for."""
+
+METRICS: dict[str, Callable[[UnitStats], float]] = {
+    "rows": lambda s: s.samples,
+    "tokens": lambda s: s.tokens,
+    "loss_tokens": lambda s: s.loss_tokens,
+    "mean_tokens": lambda s: s.tokens / max(s.samples, 1),
+    "trained_share": lambda s: s.trained_share,
+    "reject_share": lambda s: s.reject_share,
+    "filter_share": lambda s: sum(s.filtered.values()) / max(s.records_in, 1),
+    "truncated_share": lambda s: s.truncated / max(s.samples, 1),
+    "tokens_per_byte": lambda s: s.tokens / max(s.text_bytes, 1),
+    "bos_share": lambda s: s.bos_rows / max(s.samples, 1),
+    "stop_share": lambda s: s.stop_rows / max(s.samples, 1),
+    "fallback_share": lambda s: s.fallback_rows / max(s.samples, 1),
+}
+"""What ``checks:`` of a recipe may bound, as ``min_NAME`` and ``max_NAME``."""
+
+
+def user_thresholds(recipe: Recipe, manifest: Manifest) -> Check:
+    """The recipe's ``checks:``, each for the run and for every data set."""
+    problems = []
+    numbers: dict[str, Any] = {}
+    names = [f"{side}_{name}" for name in METRICS for side in ("min", "max")]
+    scopes = {"the run": manifest.total} | {f"data set {n!r}": stats for n, stats in manifest.datasets.items()}
+    for key, bound in recipe.checks.items():
+        if key not in names:
+            problems.append(f"there is no threshold {key!r}.{did_you_mean(key, names)}")
+            continue
+        side, _, name = key.partition("_")
+        for scope, stats in scopes.items():
+            value = METRICS[name](stats)
+            numbers[f"{name} of {scope}"] = value
+            if value < bound if side == "min" else value > bound:
+                relation = "less" if side == "min" else "more"
+                problems.append(f"{name} of {scope} is {value:.6g}, {relation} than {bound:g}")
+    return verdict("thresholds", problems, f"{len(recipe.checks)} of the recipe hold", numbers)
+
+
+def reject_share(recipe: Recipe, manifest: Manifest) -> Check:
+    """Rejected records over all records, against the recipe's limit."""
+    share = manifest.total.reject_share
+    reasons = dict(manifest.total.rejected.most_common(5))
+    problems = []
+    if share > recipe.max_reject_share:
+        why = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+        problems.append(f"{share:.4%} of the records were rejected ({why}), the limit is {recipe.max_reject_share:.4%}")
+    return verdict("reject_share", problems, f"{share:.4%} of the records were rejected", {"share": share, **reasons})
+
+
+def canaries(recipe: Recipe, manifest: Manifest) -> Check:
+    """Simple shares that go wrong when tokenizer, template or text do not belong together."""
+    problems: list[str] = []
+    numbers: dict[str, Any] = {}
+    modes = {spec.name: spec.mode for spec in recipe.datasets}
+    for name, stats in manifest.datasets.items():
+        if not stats.samples:
+            problems.append(f"data set {name!r} has no rows")
+            continue
+        found = _canary_numbers(stats)
+        numbers |= {f"{name}.{key}": value for key, value in found.items()}
+        problems += [f"data set {name!r}: {said}" for said in _canary_problems(modes.get(name, "chat"), found)]
+    return verdict("canaries", problems, "BOS, stop, first tokens and tokens a byte look right", numbers, "warning")
+
+
+def _canary_numbers(stats: UnitStats) -> dict[str, float]:
+    top = max(stats.first_tokens.values(), default=0)
+    return {
+        "tokens_per_byte": METRICS["tokens_per_byte"](stats) if stats.text_bytes else 0.0,
+        "bos_share": METRICS["bos_share"](stats),
+        "stop_share": METRICS["stop_share"](stats),
+        "first_token_share": top / stats.samples,
+        "trained_share": stats.trained_share,
+    }
+
+
+def _canary_problems(mode: str, found: dict[str, float]) -> list[str]:
+    problems = []
+    low, high = TOKENS_PER_BYTE
+    rate = found["tokens_per_byte"]
+    if rate and not low <= rate <= high:
+        problems.append(f"{rate:.3f} tokens a byte of text, expected {low} to {high}")
+    if 0 < found["bos_share"] < 1 and mode != "tokens":
+        problems.append(f"{found['bos_share']:.2%} of the rows begin with BOS; it should be none or all")
+    if mode == "chat":
+        if found["first_token_share"] < FIRST_TOKEN_SHARE:
+            problems.append(f"only {found['first_token_share']:.1%} of the rows begin with the most common first token")
+        if found["stop_share"] < STOP_SHARE:
+            problems.append(f"only {found['stop_share']:.1%} of the rows have a stop token")
+    return problems
+
+
+def drift(manifest: Manifest) -> Check:
+    """Units whose trained share, row length or tokens a record are far from those of their data set."""
+    problems: list[str] = []
+    numbers: dict[str, Any] = {}
+    for name in manifest.datasets:
+        units = [unit for unit in manifest.units.values() if unit.dataset == name and unit.summary["rows"]]
+        if len(units) < DRIFT_UNITS:
+            continue
+        for what, top, bottom in (
+            ("trained share", "loss_tokens", "tokens"),
+            ("tokens a row", "tokens", "rows"),
+        ):
+            values = np.array([unit.summary[top] / max(unit.summary[bottom], 1) for unit in units])
+            middle, far = _outliers(values)
+            numbers[f"{name}.{what}"] = middle
+            problems += [
+                f"unit {units[index].unit!r} has {what} {values[index]:.3g}, data set {name!r} has {middle:.3g}"
+                for index in far
+            ]
+    return verdict("drift", problems, "no unit is far from its data set", numbers, "warning")
+
+
+def _outliers(values: np.ndarray[Any, Any]) -> tuple[float, list[int]]:
+    """The median, and places of values that are far from it by the median absolute deviation."""
+    middle = float(np.median(values))
+    spread = 1.4826 * float(np.median(np.abs(values - middle)))
+    distance = np.abs(values - middle)
+    far = (distance > DRIFT_DEVIATIONS * spread) & (distance > DRIFT_RELATIVE * abs(middle))
+    return middle, np.flatnonzero(far).tolist()
