@@ -54,7 +54,9 @@ class ExitReasons(logging.Handler):
         self.by_pid: dict[int, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        match = re.search(r"Worker process (\d+) (was killed by|exited with status) ?(?:signal )?(\d+)", record.getMessage())
+        match = re.search(
+            r"Worker process (\d+) (was killed by|exited with status) ?(?:signal )?(\d+)", record.getMessage()
+        )
         if match is None:
             return
         pid, how, number = int(match[1]), match[2], int(match[3])
@@ -284,9 +286,10 @@ def refuse_unguarded_script() -> None:
     spec = getattr(main, "__spec__", None)
     if path is None or (spec is not None and spec.name.endswith("__main__")):
         return
-    line = _line_in_script(os.path.abspath(path))
+    line = _line_in_script(str(Path(path).resolve()))
     if line is not None and not _is_guarded(Path(path), line):
-        raise ClusterError(f"{path}, line {line}: {GUARD_ADVICE}")
+        msg = f"{path}, line {line}: {GUARD_ADVICE}"
+        raise ClusterError(msg)
 
 
 def _line_in_script(path: str) -> int | None:
@@ -294,7 +297,7 @@ def _line_in_script(path: str) -> int | None:
     frame: Any = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "<module>" and os.path.abspath(code.co_filename) == path:
+        if code.co_name == "<module>" and str(Path(code.co_filename).resolve()) == path:
             return int(frame.f_lineno)
         frame = frame.f_back
     return None

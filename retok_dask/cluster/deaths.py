@@ -90,7 +90,9 @@ class Hearsay:
             limit = (limits or {}).get(worker, 0)
             of = f" of {format_bytes(limit)}" if limit else ""
             text = f"its memory grew to {format_bytes(self.memory[worker])}{of}, and its nanny ended it"
-            return Cause("memory", text, "give workers more memory, or set units.batch_bytes and units.record_bytes lower")
+            return Cause(
+                "memory", text, "give workers more memory, or set units.batch_bytes and units.record_bytes lower"
+            )
         if worker in self.silent:
             text = f"no heartbeat for {self.silent[worker]:.0f} s, so the scheduler gave it up"
             return Cause("heartbeat", text, "look at the host and its network; see distributed.scheduler.worker-ttl")

@@ -236,7 +236,7 @@ class Driver:
     def _hear(self) -> int:
         heard = 0
         with suppress(Empty):
-            while heard < 1000:  # noqa: PLR2004  then look at results again
+            while heard < 1000:
                 name, message = self._messages.get_nowait()
                 heard += 1
                 self._take_message(name, message)
@@ -273,7 +273,8 @@ class Driver:
 
     def _collect(self) -> int:
         if self._completed.has_ready():
-            finished, others = [], []
+            finished: list[Future] = []
+            others: list[Future] = []
             for future in self._completed.next_batch(block=False):
                 if future.key in self._flights:
                     (finished if future.status == "finished" else others).append(future)
@@ -352,9 +353,7 @@ class Driver:
 
     def _judge_death(self, worker: str, keys: set[Any], died: float) -> None:
         """Find the unit that a worker died of, and decide what is done with each that it had."""
-        aboard = [
-            flight for key, flight in self._flights.items() if _ident(key) in keys or flight.worker == worker
-        ]
+        aboard = [flight for key, flight in self._flights.items() if _ident(key) in keys or flight.worker == worker]
         if not aboard:
             return
         begun = [flight for flight in aboard if flight.worker == worker]

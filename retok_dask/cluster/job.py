@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,19 @@ from retok_dask.cluster.isolation import SetAside
 from retok_dask.completions import read_records
 from retok_dask.datasets import OutputFolder, Receipt, UnitWriter
 from retok_dask.datasets.receipts import check_files
-from retok_dask.errors import OutputError, StorageError
+from retok_dask.errors import OutputError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers import Tokenizer
-from retok_dask.types import Record, Reject
+from retok_dask.types import Kind, Record, Reject, Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retok_dask.cluster.worker import Teller
     from retok_dask.completions import Unit
-    from retok_dask.recipe import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class OpenEncodeJob:
         self._kernels: dict[str, Kernel] = {}
         self._tokenizer = Tokenizer.from_payload(job.tokenizer)
         self._template = ChatTemplate.restore(job.template) if job.template is not None else None
+        # engines load at first use, which takes seconds: not within the first record's time limit
+        self._tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
 
     @cached_property
     def keep(self) -> tuple[str, ...]:
@@ -139,13 +140,15 @@ def committed(folder: OutputFolder, unit: str, fingerprint: str) -> Receipt | No
     if receipt is None:
         return None
     try:
-        sizes = {record.path: int(folder.fs.size(folder.path(record.path))) for record in receipt.outputs}
+        sizes = {record.path: _size(folder, record.path) for record in receipt.outputs}
     except FileNotFoundError:
         return None
-    except OSError as error:
-        msg = f"cannot look at the output of unit {unit!r} in {folder.url}: {error}"
-        raise StorageError(msg) from error
     return receipt if check_files(folder, receipt, sizes, fingerprint, "footer") is None else None
+
+
+def _size(folder: OutputFolder, relative: str) -> int:
+    with folder.open_input(relative) as file:
+        return int(file.seek(0, 2))
 
 
 def small(stats: UnitStats) -> dict[str, Any]:
@@ -160,8 +163,3 @@ def small(stats: UnitStats) -> dict[str, Any]:
         "filtered": sum(stats.filtered.values()),
         "text_bytes": stats.text_bytes,
     }
-
-
-def part_dicts(unit: Unit) -> list[dict[str, Any]]:
-    """The unit's parts as plain values."""
-    return [asdict(part) for part in unit.parts]

@@ -45,6 +45,6 @@ def answers(link: str, timeout: float = 2.0) -> bool:
         return False
     try:
         with urllib.request.urlopen(link, timeout=timeout) as answer:  # noqa: S310  http only, checked above
-            return int(answer.status) == 200  # noqa: PLR2004
+            return int(answer.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False

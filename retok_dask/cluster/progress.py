@@ -110,7 +110,7 @@ class PlainDisplay:
         self.say(line(snapshot))
 
     def say(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)  # noqa: T201  this is the display
+        print(text, file=self.stream, flush=True)
 
     def close(self, snapshot: Snapshot) -> None:
         self.say(line(snapshot))

@@ -16,9 +16,9 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
     Args:
         cgroup: root of the cgroup file system.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else int(os.cpu_count() or 1)
     quotas = [quota for folder in _own_groups(cgroup) if (quota := _cpu_quota(folder)) is not None]
-    return max(1, int(min([affinity, *quotas])))
+    return max(1, int(min([float(affinity), *quotas])))
 
 
 def usable_memory(cgroup: Path = _CGROUP) -> int:
@@ -44,7 +44,7 @@ def _own_groups(root: Path) -> list[Path]:
 
 def _cpu_quota(folder: Path) -> float | None:
     words = _words(folder / "cpu.max")
-    if len(words) == 2 and words[0] != "max":  # noqa: PLR2004  quota and period
+    if len(words) == 2 and words[0] != "max":
         return float(words[0]) / float(words[1])
     quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
     if quota and period and float(quota[0]) > 0:

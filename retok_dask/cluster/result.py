@@ -124,12 +124,24 @@ class RunResult:
         filtered = sum(stats.filtered.values())
         facts = [
             ("units", f"{self.committed_now + self.committed_before:,} of {self.units:,}, {self.committed_now:,} now"),
-            ("records", f"{stats.records_in:,} in, {stats.records_out:,} out, {sum(stats.rejected.values()):,} rejected, {filtered:,} filtered"),
+            (
+                "records",
+                f"{stats.records_in:,} in, {stats.records_out:,} out, {sum(stats.rejected.values()):,} rejected, {filtered:,} filtered",
+            ),
             ("samples", f"{stats.samples:,}"),
             ("tokens", f"{stats.tokens:,}, {stats.trained_share:.1%} trained"),
-            ("time", f"{duration(self.seconds)}, {short(stats.tokens / self.seconds)} tokens/s" if self.seconds and not self.committed_before else duration(self.seconds)),
+            (
+                "time",
+                f"{duration(self.seconds)}, {short(stats.tokens / self.seconds)} tokens/s"
+                if self.seconds and not self.committed_before
+                else duration(self.seconds),
+            ),
         ]
-        for name, value in (("worker deaths", self.worker_deaths), ("retries", self.retries), ("set aside", self.set_aside)):
+        for name, value in (
+            ("worker deaths", self.worker_deaths),
+            ("retries", self.retries),
+            ("set aside", self.set_aside),
+        ):
             if value:
                 facts.append((name, str(value)))
         return facts

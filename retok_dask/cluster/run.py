@@ -15,6 +15,7 @@ from retok_dask.cluster.events import EventLog, read_events
 from retok_dask.cluster.isolation import SetAside
 from retok_dask.cluster.job import EncodeJob, small
 from retok_dask.cluster.links import proxied
+from retok_dask.cluster.models import load_models
 from retok_dask.cluster.progress import Display, display_for
 from retok_dask.cluster.result import RunResult
 from retok_dask.cluster.tracker import COUNTED, Tracker
@@ -33,11 +34,9 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
-from retok_dask.errors import OutputLocked, RecipeError, RetokError, StorageError, UnfinishedOutput
+from retok_dask.errors import OutputLocked, RetokError, StorageError, UnfinishedOutput
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
-from retok_dask.templates import ChatTemplate
-from retok_dask.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from retok_dask.completions import Unit
+    from retok_dask.templates import ChatTemplate
+    from retok_dask.tokenizers import Tokenizer
 
 LISTING = "_retok/listing.json"
 PULSE_SECONDS = 10.0
@@ -175,18 +176,6 @@ def _date(recipe: Recipe, previous: dict[str, Any] | None) -> dt.date:
     return dt.datetime.now(dt.UTC).date()
 
 
-def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate | None]:
-    """The recipe's tokenizer, and its template if any data set needs one.
-
-    Raises:
-        TokenizerError, TemplateError: one of them cannot be used.
-    """
-    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
-    if all(spec.mode not in {"chat", "prompts"} for spec in recipe.datasets):
-        return tokenizer, None
-    return tokenizer, ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)
-
-
 def _same_units(folder: OutputFolder, listing: Listing) -> Listing:
     """The units of the first start, with units of new files added: old units never change."""
     try:
@@ -238,9 +227,11 @@ class _Session:
             self.folder.clear()
             holder.acquire()
         prepared = self.prepared
-        if not prepared.resumes or read_run(self.folder) is None:
-            self._write_start()
-        elif prepared.fingerprint.inputs_digest != (read_run(self.folder) or {}).get("inputs", {}).get("digest"):
+        if (
+            not prepared.resumes
+            or read_run(self.folder) is None
+            or prepared.fingerprint.inputs_digest != (read_run(self.folder) or {}).get("inputs", {}).get("digest")
+        ):
             self._write_start()
         self.folder.clean_temporary()
         for unit in prepared.listing.units:
@@ -266,7 +257,9 @@ class _Session:
         with connect(prepared.recipe, client, scheduler) as found:
             versions = check_versions(found)
             self._dashboard = proxied(found.dashboard_link or "")
-            self.log.add("cluster", scheduler=found.scheduler.address, workers=versions.workers, dashboard=self._dashboard)
+            self.log.add(
+                "cluster", scheduler=found.scheduler.address, workers=versions.workers, dashboard=self._dashboard
+            )
             self._driver = Driver(
                 found,
                 job,
@@ -355,11 +348,3 @@ class _Session:
         self.log.flush()
         with contextlib.suppress(Exception):
             self.display.close(self.tracker.snapshot(dashboard=self._dashboard))
-
-
-def refuse_unknown(recipe: Any) -> Recipe:
-    """The recipe, or a clear error where something else was given."""
-    if not isinstance(recipe, Recipe):
-        msg = f"expected a Recipe, got {type(recipe).__name__}; load one with Recipe.load(path)"
-        raise RecipeError(msg)
-    return recipe

@@ -15,17 +15,17 @@ from dask.utils import parse_timedelta
 if TYPE_CHECKING:
     from retok_dask.recipe import Recipe
 
-NATIVE_THREADS = {
-    name: "1"
-    for name in (
+NATIVE_THREADS = dict.fromkeys(
+    (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
         "MKL_NUM_THREADS",
         "RAYON_NUM_THREADS",
         "ARROW_IO_THREADS",
         "TOKENIZERS_PARALLELISM",
-    )
-} | {"TOKENIZERS_PARALLELISM": "false", "ARROW_IO_THREADS": "2"}
+    ),
+    "1",
+) | {"TOKENIZERS_PARALLELISM": "false", "ARROW_IO_THREADS": "2"}
 """Environment of a worker process: one unit at a time needs one native thread."""
 
 
@@ -81,10 +81,12 @@ def judge_settings(config: dict[str, Any], seconds_per_record: float) -> list[Se
     if 0 < ttl < 2 * seconds_per_record:
         why = "a worker inside one slow native call is given up before the record's own time limit ends it"
         advice.append(
-            SettingAdvice("distributed.scheduler.worker-ttl", f"{ttl:g}s", f"{2 * seconds_per_record:.0f}s or more", why)
+            SettingAdvice(
+                "distributed.scheduler.worker-ttl", f"{ttl:g}s", f"{2 * seconds_per_record:.0f}s or more", why
+            )
         )
     failures = config.get("distributed.scheduler.allowed-failures")
-    if isinstance(failures, int) and failures > 3:  # noqa: PLR2004  Dask's own default
+    if isinstance(failures, int) and failures > 3:
         why = "each bad unit kills that many workers more before it is isolated"
         advice.append(SettingAdvice("distributed.scheduler.allowed-failures", str(failures), "0 to 3", why))
     for name, why in (

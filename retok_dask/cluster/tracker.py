@@ -135,7 +135,7 @@ class Tracker:
 
     def _rate(self, now: float, tokens: int) -> float:
         self._marks.append((now, tokens))
-        while len(self._marks) > 2 and now - self._marks[0][0] > RATE_SECONDS:  # noqa: PLR2004  a first and a last
+        while len(self._marks) > 2 and now - self._marks[0][0] > RATE_SECONDS:
             self._marks.popleft()
         since, before = self._marks[0]
-        return max(0.0, (tokens - before) / (now - since)) if now - since > 0.2 else 0.0  # noqa: PLR2004
+        return max(0.0, (tokens - before) / (now - since)) if now - since > 0.2 else 0.0

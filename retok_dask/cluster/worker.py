@@ -14,7 +14,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import psutil
 from distributed import WorkerPlugin, get_worker
@@ -56,7 +56,8 @@ class OpenJob(Protocol):
 class Job(Protocol):
     """A job as it travels: small, picklable, opened once in each process."""
 
-    run_id: str
+    @property
+    def run_id(self) -> str: ...
 
     def open(self) -> OpenJob: ...
 
@@ -67,7 +68,7 @@ _joined: dict[str, float] = {}
 _opening = threading.Lock()
 
 
-class JobPlugin(WorkerPlugin):
+class JobPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
     """Brings the job to every worker, also to those that join later."""
 
     idempotent = True
@@ -82,7 +83,7 @@ class JobPlugin(WorkerPlugin):
         # opened in a thread, so that loading a tokenizer never delays a heartbeat
         worker.loop.asyncio_loop.run_in_executor(None, _open_quietly, self.job.run_id)
 
-    def teardown(self, worker: Worker) -> None:
+    def teardown(self, worker: Worker) -> None:  # noqa: ARG002  Dask calls it so
         _packed.pop(self.job.run_id, None)
         _opened.pop(self.job.run_id, None)
 
@@ -127,7 +128,7 @@ class Teller:
         with suppress(ValueError):
             self._worker = get_worker()
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> Self:
         self.alive()
         self.tell("start")
         if self.order.get("suspect"):
@@ -211,6 +212,7 @@ TASKS = {"encode": encode_unit, "probe": probe_unit, "count": count_records}
 def _do(task: str, order: dict[str, Any]) -> dict[str, Any]:
     """Run one task; what goes wrong is an answer too, so that it always arrives."""
     started = monotonic()
+    answer: dict[str, Any]
     sleep(max(0.0, _joined.get("at", 0.0) + SETTLE_SECONDS - started))
     try:
         job = open_job(order["run"])

@@ -1,0 +1,29 @@
+"""Tokenizer and template of a recipe, as every part of this room loads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retok_dask.templates import ChatTemplate
+from retok_dask.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from retok_dask.recipe import Recipe
+
+
+def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The recipe's tokenizer, and its template if any data set needs one.
+
+    Args:
+        recipe: names both.
+        date: the day that the template sees.
+
+    Raises:
+        TokenizerError, TemplateError: one of them cannot be used.
+    """
+    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    if all(spec.mode not in {"chat", "prompts"} for spec in recipe.datasets):
+        return tokenizer, None
+    return tokenizer, ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)

@@ -1,0 +1,388 @@
+"""``plan``: what a run would do, from a sample, before it does it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import tempfile
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import psutil
+from dask.utils import format_bytes
+
+from retok_dask.cluster.connect import open_address
+from retok_dask.cluster.models import load_models
+from retok_dask.cluster.progress import duration, short
+from retok_dask.cluster.resources import usable_cores, usable_memory
+from retok_dask.completions import detect_layout, list_inputs, read_records
+from retok_dask.datasets.writer import ParquetSink
+from retok_dask.errors import ClusterError
+from retok_dask.kernel import Kernel, UnitStats
+from retok_dask.recipe import Recipe
+from retok_dask.schema import kept_columns, sample_schema
+from retok_dask.templates import ChatTemplate
+from retok_dask.types import Conversation, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from distributed import Client
+
+    from retok_dask.completions import Listing, Unit
+    from retok_dask.recipe import DatasetSpec
+    from retok_dask.tokenizers import Tokenizer
+    from retok_dask.types import Reject
+
+SAMPLE_RECORDS = 300
+SAMPLE_BYTES = 8 * 1024 * 1024
+SAMPLE_UNITS = 3
+"""A data set's sample is taken from its first, middle and last unit, so that a sorted input is not misread."""
+
+BATCH_FACTOR = 16
+"""Resident bytes that a byte of a batch's text takes at most: text, objects, ids, masks, Arrow. Measured 6 to 14."""
+
+WRITER_BYTES = 2 * 64 * 1024 * 1024
+"""A row group that waits, and the same while it is compressed."""
+
+
+@dataclass(frozen=True)
+class DatasetPlan:
+    """What one data set will give.
+
+    Attributes:
+        name: the data set.
+        files, units, bytes: as listed (bytes of text, compressed files estimated).
+        sampled: records that were read for this.
+        records, samples, tokens, loss_tokens, rejected, filtered: predicted for the whole.
+        output_bytes: predicted size of the Parquet files.
+        seconds: predicted for one core.
+        largest_record: bytes of the largest record of the sample.
+        layouts: records of the sample by layout.
+        reject_reasons: rejects of the sample by reason.
+        history: predicted rows, tokens and trained tokens by history choice; empty without a template.
+    """
+
+    name: str
+    files: int
+    units: int
+    bytes: int
+    sampled: int
+    records: int
+    samples: int
+    tokens: int
+    loss_tokens: int
+    rejected: int
+    filtered: int
+    output_bytes: int
+    seconds: float
+    largest_record: int
+    layouts: dict[str, int] = field(default_factory=dict)
+    reject_reasons: dict[str, int] = field(default_factory=dict)
+    history: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def trained_share(self) -> float:
+        """Trained tokens of all tokens, 0 to 1."""
+        return self.loss_tokens / self.tokens if self.tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as predicted.
+
+    Attributes:
+        datasets: one entry a data set.
+        workers: worker processes that the time is predicted for.
+        worker_memory: memory limit of the smallest worker, bytes; 0 if unknown.
+        needed_memory: memory that a worker is predicted to need, bytes.
+        seconds: predicted wall time.
+        audit: what the template does to the sample; None without a template.
+        notes: what the listing and the prediction want to say.
+    """
+
+    datasets: list[DatasetPlan]
+    workers: int
+    worker_memory: int
+    needed_memory: int
+    seconds: float
+    audit: Any = None
+    notes: list[str] = field(default_factory=list)
+
+    def _sum(self, name: str) -> int:
+        return int(sum(getattr(data, name) for data in self.datasets))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        totals = ("files", "units", "bytes", "records", "samples", "tokens", "loss_tokens", "rejected", "output_bytes")
+        return {
+            "workers": self.workers,
+            "worker_memory": self.worker_memory,
+            "needed_memory": self.needed_memory,
+            "seconds": round(self.seconds, 1),
+            "total": {name: self._sum(name) for name in totals},
+            "datasets": [
+                {name: getattr(data, name) for name in data.__dataclass_fields__}
+                | {"trained_share": data.trained_share}
+                for data in self.datasets
+            ],
+            "audit": self.audit.to_dict() if self.audit is not None else None,
+            "notes": self.notes,
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for data in self.datasets:
+            rejected = f"{data.rejected / data.records:.2%}" if data.records else ""
+            rows.append(
+                (
+                    *(data.name, f"{data.files:,}", f"{data.units:,}", format_bytes(data.bytes), short(data.records)),
+                    *(short(data.samples), short(data.tokens), f"{data.trained_share:.1%}", rejected),
+                    format_bytes(data.output_bytes),
+                )
+            )
+        return rows
+
+    def _facts(self) -> list[str]:
+        total = self._sum("tokens")
+        size = format_bytes(self._sum("output_bytes"))
+        lines = [
+            f"{short(total)} tokens in about {duration(self.seconds)} on {self.workers} workers, {size} of Parquet",
+            f"a worker needs about {format_bytes(self.needed_memory)}"
+            + (f" and has {format_bytes(self.worker_memory)}" if self.worker_memory else ""),
+        ]
+        for data in self.datasets:
+            if len(data.layouts) > 1 or data.reject_reasons:
+                layouts = ", ".join(f"{name} {count}" for name, count in data.layouts.items())
+                reasons = ", ".join(f"{name} {count}" for name, count in data.reject_reasons.items()) or "none"
+                lines.append(f"{data.name}: layouts of {data.sampled} records: {layouts}; rejects: {reasons}")
+            lines += [
+                f"{data.name}, history {choice}: {short(cost['samples'])} rows, {short(cost['tokens'])} tokens, "
+                f"{short(cost['loss_tokens'])} trained"
+                for choice, cost in data.history.items()
+            ]
+        return [*lines, *self.notes]
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        table = [_COLUMNS, *self._rows()]
+        widths = [max(len(row[column]) for row in table) for column in range(len(_COLUMNS))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+        parts = ["\n".join(lines), "\n".join(self._facts())]
+        if self.audit is not None:
+            parts.append(self.audit.to_text())
+        return "\n\n".join(parts)
+
+    __str__ = to_text
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
+        )
+        facts = "".join(f"<div>{html.escape(line)}</div>" for line in self._facts())
+        return f"<table><tr>{head}</tr>{rows}</table>{facts}"
+
+
+_COLUMNS = ("data set", "files", "units", "text", "records", "rows", "tokens", "trained", "rejects", "output")
+
+
+def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler: str | None = None) -> Plan:
+    """Read a sample, and predict what the run will do.
+
+    Runs the run's own kernel on the sample in this process; writes nothing and
+    needs no cluster.
+
+    Args:
+        recipe: the recipe, or the path of its YAML file.
+        client, scheduler: the cluster that it is planned for; None for a local one.
+
+    Raises:
+        RetokError: the recipe, an input, the tokenizer or the template cannot be used.
+        ClusterError: workers are too small for the recipe, with the numbers.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    date = recipe.date or dt.datetime.now(dt.UTC).date()
+    recipe = recipe.with_changes(date=date)
+    tokenizer, template = load_models(recipe, date)
+    listing = list_inputs(recipe)
+    workers, limit = _workers(recipe, client, scheduler)
+    datasets, conversations = [], []
+    for spec in recipe.datasets:
+        planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template)
+        datasets.append(planned)
+        conversations += found
+    needed = _needed(recipe, max((data.largest_record for data in datasets), default=0))
+    if limit and needed > 0.95 * limit:
+        raise ClusterError(_too_small(recipe, needed, limit, datasets))
+    busy = min(workers, max(1, sum(data.units for data in datasets)))
+    seconds = sum(data.seconds for data in datasets) / busy
+    audit = _audit(template, conversations)
+    return Plan(datasets, workers, limit, needed, seconds, audit, [str(note) for note in getattr(listing, "notes", [])])
+
+
+def _plan_dataset(
+    recipe: Recipe, spec: DatasetSpec, listing: Listing, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> tuple[DatasetPlan, list[Conversation]]:
+    units = [unit for unit in listing.units if unit.dataset == spec.name]
+    records, read_seconds = _sample(recipe, spec, units)
+    sizes = [_size(record) for record in records]
+    scale = _scale(units, records, sizes)
+    kernel = Kernel(recipe, spec, tokenizer, template if spec.mode in {"chat", "prompts"} else None)
+    list(kernel.process(records[:2]))  # engines load at first use: not part of the speed
+    started = perf_counter()
+    batches = list(kernel.process(records))
+    stats = sum((batch.stats for batch in batches), UnitStats())
+    seconds = perf_counter() - started + read_seconds
+    written, write_seconds = _written_bytes(recipe, [batch.samples for batch in batches])
+    evidence = detect_layout([record for record in records if isinstance(record, Record)], spec)
+    planned = DatasetPlan(
+        name=spec.name,
+        files=sum(1 for entry in listing.files if entry.dataset == spec.name),
+        units=len(units),
+        bytes=sum(unit.bytes for unit in units),
+        sampled=len(records),
+        records=round(stats.records_in * scale),
+        samples=round(stats.samples * scale),
+        tokens=round(stats.tokens * scale),
+        loss_tokens=round(stats.loss_tokens * scale),
+        rejected=round(sum(stats.rejected.values()) * scale),
+        filtered=round(sum(stats.filtered.values()) * scale),
+        output_bytes=round(written * scale),
+        seconds=(seconds + write_seconds) * scale,
+        largest_record=max(sizes, default=0),
+        layouts=dict(evidence.layouts),
+        reject_reasons=dict(stats.rejected),
+        history=_history(recipe, spec, tokenizer, template, records, scale),
+    )
+    return planned, _conversations(spec, records) if template is not None else []
+
+
+def _sample(recipe: Recipe, spec: DatasetSpec, units: list[Unit]) -> tuple[list[Record | Reject], float]:
+    """Records from the first, middle and last unit, and the seconds that reading them took."""
+    chosen = {0, len(units) // 2, len(units) - 1} if units else set()
+    share = -(-SAMPLE_RECORDS // max(1, min(SAMPLE_UNITS, len(chosen))))
+    records: list[Record | Reject] = []
+    started = perf_counter()
+    for number in sorted(chosen):
+        taken = 0
+        for record in islice(read_records(units[number], spec, recipe), share):
+            records.append(record)
+            taken += _size(record)
+            if taken > SAMPLE_BYTES / SAMPLE_UNITS:
+                break
+    return records, perf_counter() - started
+
+
+def _size(record: Record | Reject) -> int:
+    if record.raw is not None:
+        return len(record.raw) + 1
+    return len(orjson.dumps(record.value, default=str)) if isinstance(record, Record) else 0
+
+
+def _scale(units: list[Unit], records: list[Record | Reject], sizes: list[int]) -> float:
+    """How many times the sample goes into the data set, by bytes."""
+    limits = [unit.limit for unit in units]
+    total = sum(unit.bytes for unit in units)
+    scale = max(1.0, total / max(1, sum(sizes))) if records else 0.0
+    if limits and all(limit is not None for limit in limits) and records:
+        return min(scale, sum(limit or 0 for limit in limits) / len(records))
+    return scale
+
+
+def _written_bytes(recipe: Recipe, batches: list[pa.RecordBatch]) -> tuple[int, float]:
+    """Size of the sample as the run would write it, and the seconds of writing."""
+    with tempfile.TemporaryDirectory(prefix="retok-plan-") as folder:
+        path = Path(folder) / "sample.parquet"
+        started = perf_counter()
+        parquet = ParquetSink(path, sample_schema(kept_columns(recipe)))
+        for batch in batches:
+            parquet.write(batch)
+        parquet.close()
+        return path.stat().st_size, perf_counter() - started
+
+
+def _history(
+    recipe: Recipe,
+    spec: DatasetSpec,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    records: list[Record | Reject],
+    scale: float,
+) -> dict[str, dict[str, int]]:
+    """What each choice of ``history`` costs and trains, where the choice makes a difference."""
+    if template is None or spec.mode != "chat":
+        return {}
+    costs: dict[str, dict[str, int]] = {}
+    for choice in ("whole", "per_turn", "auto"):
+        changed = recipe.with_changes(history=choice)
+        assert changed.date is not None
+        other = ChatTemplate.load(changed.template, tokenizer=tokenizer, recipe=changed, date=changed.date)
+        kernel = Kernel(changed, spec, tokenizer, other)
+        stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
+        counted = {"samples": stats.samples, "tokens": stats.tokens, "loss_tokens": stats.loss_tokens}
+        costs[choice] = {name: round(value * scale) for name, value in counted.items()}
+    return costs if len({tuple(cost.values()) for cost in costs.values()}) > 1 else {}
+
+
+def _conversations(spec: DatasetSpec, records: list[Record | Reject]) -> list[Conversation]:
+    from retok_dask.completions import layout_for  # noqa: PLC0415
+    from retok_dask.types import RecordRejected  # noqa: PLC0415
+
+    layout = layout_for(spec)
+    found: list[Conversation] = []
+    for record in records:
+        if isinstance(record, Record) and record.value is not None:
+            try:
+                found += [item for item in layout(record) if isinstance(item, Conversation)]
+            except RecordRejected:
+                continue
+    return found
+
+
+def _audit(template: ChatTemplate | None, conversations: list[Conversation]) -> Any:
+    if template is None:
+        return None
+    from retok_dask.templates import audit  # noqa: PLC0415
+
+    return audit(template, conversations)
+
+
+def _workers(recipe: Recipe, client: Client | None, scheduler: str | None) -> tuple[int, int]:
+    """Worker processes, and the memory limit of the smallest."""
+    address = scheduler or recipe.cluster.scheduler
+    if client is not None:
+        return _ask(client)
+    if address:
+        with open_address(address) as found:
+            return _ask(found)
+    count = recipe.cluster.workers or usable_cores()
+    return count, recipe.cluster.worker_memory or int(usable_memory() * 0.9 / count)
+
+
+def _ask(client: Client) -> tuple[int, int]:
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [int(worker["memory_limit"]) for worker in workers if worker.get("memory_limit")]
+    return sum(worker["nthreads"] for worker in workers) or 1, min(limits, default=0)
+
+
+def _needed(recipe: Recipe, largest_record: int) -> int:
+    """What a worker holds: what this process holds now, with tokenizer and template, and a batch with its row group."""
+    base = int(psutil.Process().memory_info().rss)
+    text = recipe.units.batch_bytes + largest_record
+    return base + BATCH_FACTOR * text + WRITER_BYTES
+
+
+def _too_small(recipe: Recipe, needed: int, limit: int, datasets: list[DatasetPlan]) -> str:
+    largest = max(datasets, key=lambda data: data.largest_record)
+    return (
+        f"workers have {format_bytes(limit)} each, and this recipe needs about {format_bytes(needed)}: "
+        f"{format_bytes(needed - BATCH_FACTOR * (recipe.units.batch_bytes + largest.largest_record) - WRITER_BYTES)} for Python, "
+        f"tokenizer and template, {BATCH_FACTOR} times the text of a batch "
+        f"({format_bytes(recipe.units.batch_bytes)}) and of the largest record seen "
+        f"({format_bytes(largest.largest_record)}, in {largest.name!r}), and {format_bytes(WRITER_BYTES)} for writing; "
+        "give workers more memory (fewer workers a host), or set units.batch_bytes lower"
+    )

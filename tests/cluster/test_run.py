@@ -1,0 +1,204 @@
+"""`run` as its users call it: a whole run, again, after a change, with bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import write_data
+from distributed import Client, LocalCluster
+
+from retok_dask.cluster import read_events, run, status
+from retok_dask.cluster.connect import own_cluster
+from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
+from retok_dask.errors import ClusterError, FingerprintMismatch, OutputLocked
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_run_writes_everything_and_says_so(make_recipe, client, tmp_path):
+    data = write_data(tmp_path / "in", files=3, records=40, bad=1)
+    recipe = make_recipe(data, max_reject_share=0.1)
+    result = run(recipe, client=client, progress="none")
+    assert result.exit_code == 0
+    assert result.stats.records_in == 123
+    assert result.stats.rejected == {"bad_json": 3}
+    assert result.stats.balanced
+    manifest = read_manifest(OutputFolder(recipe.output))
+    assert manifest.content_digest == result.content_digest
+    assert len(open_dataset(recipe.output)) == result.stats.samples == 120
+    assert len(manifest.units) > 6
+    assert not (tmp_path / "out" / "_retok" / "tmp").exists() or not list(
+        (tmp_path / "out" / "_retok" / "tmp").iterdir()
+    )
+    kinds = [event["kind"] for event in read_events(OutputFolder(recipe.output))]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert kinds.count("unit") == len(manifest.units)
+    assert own_cluster(client) is None
+    assert client.status == "running"
+
+
+def test_a_finished_output_is_left_alone(make_recipe, client, capsys):
+    recipe = make_recipe()
+    first = run(recipe, client=client, progress="none")
+    before = {p: p.stat().st_mtime_ns for p in output_paths(recipe)}
+    again = run(recipe, progress="lines")
+    assert again.did_nothing
+    assert again.exit_code == 0
+    assert "nothing to do" in again.to_text()
+    assert again.content_digest == first.content_digest
+    assert {p: p.stat().st_mtime_ns for p in output_paths(recipe)} == before
+
+
+def output_paths(recipe):
+    return [p for p in Path(recipe.output).rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"max_length": 50}, "max_length"),
+        ({"mask": "all"}, "mask"),
+        ({"history": "per_turn"}, "history"),
+        (
+            {
+                "template": {
+                    "text": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                }
+            },
+            "template",
+        ),
+    ],
+)
+def test_another_recipe_is_refused_by_name(make_recipe, client, change, named):
+    recipe = make_recipe()
+    run(recipe, client=client, progress="none")
+    with pytest.raises(FingerprintMismatch, match=named) as caught:
+        run(recipe.with_changes(**change), client=client, progress="none")
+    assert "--restart" in str(caught.value)
+
+
+def test_one_character_of_the_template_file_matters(make_recipe, client, tmp_path):
+    recipe = make_recipe()
+    run(recipe, client=client, progress="none")
+    template = tmp_path / "template.jinja"
+    template.write_text(template.read_text() + "{# #}")
+    with pytest.raises(FingerprintMismatch, match="template"):
+        run(recipe, client=client, progress="none")
+
+
+def test_a_changed_input_is_refused_and_a_new_one_can_be_added(make_recipe, client, tmp_path):
+    data = write_data(tmp_path / "in", files=2, records=30)
+    recipe = make_recipe(data)
+    first = run(recipe, client=client, progress="none")
+    line = json.dumps({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]})
+    (data / "part-09.jsonl").write_text(line + "\n")
+    with pytest.raises(FingerprintMismatch, match="--extend"):
+        run(recipe, client=client, progress="none")
+    more = run(recipe, client=client, extend=True, progress="none")
+    assert more.stats.records_in == first.stats.records_in + 1
+    assert more.committed_now == 1
+    (data / "part-09.jsonl").write_text(line + "\n" + line + "\n")
+    with pytest.raises(FingerprintMismatch, match="changed input"):
+        run(recipe, client=client, extend=True, progress="none")
+    fresh = run(recipe, client=client, restart=True, progress="none")
+    assert fresh.stats.records_in == first.stats.records_in + 2
+    assert fresh.committed_before == 0
+
+
+def test_too_many_rejects_end_non_zero_after_everything_is_done(make_recipe, client, tmp_path):
+    data = write_data(tmp_path / "in", files=2, records=30, bad=3)
+    recipe = make_recipe(data, max_reject_share=0.01)
+    result = run(recipe, client=client, progress="none")
+    assert result.exit_code == 1
+    assert "bad_json 6" in result.verdict
+    assert len(open_dataset(recipe.output)) == 60
+    again = run(recipe, client=client, progress="none")
+    assert again.did_nothing
+    assert again.exit_code == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "receipt cut", "receipt of another", "fewer rows"])
+def test_a_half_written_unit_is_done_again(make_recipe, client, damage):
+    recipe = make_recipe()
+    first = run(recipe, client=client, progress="none")
+    folder = OutputFolder(recipe.output)
+    unit = min(read_manifest(folder).units)
+    path = f"{recipe.output}/{folder.data('chat', unit)}"
+    receipt = f"{recipe.output}/{folder.receipt(unit)}"
+    folder.remove(["_retok/manifest.json"])
+    hurt(damage, path, receipt)
+    again = run(recipe, client=client, progress="none")
+    assert again.committed_now == 1
+    assert again.content_digest == first.content_digest
+    assert again.exit_code == 0
+
+
+def hurt(damage: str, path: str, receipt: str) -> None:
+    data = Path(path).read_bytes()
+    match damage:
+        case "cut":
+            Path(path).write_bytes(data[:-10])
+        case "empty":
+            Path(path).write_bytes(b"")
+        case "gone":
+            Path(path).unlink()
+        case "receipt cut":
+            Path(receipt).write_bytes(Path(receipt).read_bytes()[:-30])
+        case "receipt of another":
+            Path(receipt).write_text(Path(receipt).read_text().replace('"unit":"part', '"unit":"trap'))
+        case "fewer rows":
+            table = pq.read_table(path)
+            pq.write_table(table.slice(1), path)
+
+
+def test_two_clients_on_one_output(make_recipe, client):
+    from retok_dask.datasets import OutputLock
+
+    recipe = make_recipe()
+    other = OutputLock(OutputFolder(recipe.output))
+    other.acquire()
+    try:
+        with pytest.raises(OutputLocked, match="wait for it or stop it"):
+            run(recipe, client=client, progress="none")
+    finally:
+        other.release()
+    assert run(recipe, client=client, progress="none").exit_code == 0
+
+
+def test_a_scheduler_that_does_not_answer(make_recipe):
+    recipe = make_recipe()
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
+        run(recipe, scheduler="tcp://127.0.0.1:9", progress="none")
+    found = status(recipe.output).outputs[0]
+    assert found.state == "stopped"
+    assert "no Dask scheduler" in found.text
+    assert sum(data.units_done for data in found.datasets) == 0
+
+
+def test_a_scheduler_address_and_what_the_cluster_keeps(make_recipe, client):
+    recipe = make_recipe()
+    result = run(recipe, scheduler=client.scheduler.address, progress="none")
+    assert result.exit_code == 0
+    assert client.status == "running"
+
+    def left(dask_scheduler):
+        return [name for name in dask_scheduler.worker_plugins if name.startswith("retok")], len(dask_scheduler.tasks)
+
+    assert client.run_on_scheduler(left) == ([], 0)
+
+
+def test_status_of_nothing(tmp_path):
+    found = status(str(tmp_path / "none"))
+    assert found.outputs[0].state == "no run"
+    assert "no run" in found.to_text()
