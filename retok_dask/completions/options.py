@@ -39,7 +39,7 @@ class ReadOptions:
             recipe.storage,
             frozenset(spec.mend),
             _wanted(spec),
-            spec.mode == "tokens",
+            spec.mode == "tokens" or spec.format == "retok",
         )
 
 

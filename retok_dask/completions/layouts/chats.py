@@ -161,7 +161,7 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     if role == "call":
         return _call_message(content, number)
     out = {"role": role, "content": content}
-    if len(message) > 2:
+    if not _MESSAGE_KEYS.issuperset(message):
         out |= {key: value for key, value in message.items() if key not in _MESSAGE_KEYS}
         if out.get("tool_calls") is not None:
             check_tool_calls(out["tool_calls"], number)

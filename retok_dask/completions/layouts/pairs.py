@@ -79,7 +79,7 @@ def build_alpaca(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise RecordRejected(RejectReason.bad_layout, "history holds something else than pairs")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    instruction = _text(record["instruction"], "instruction", empty=False)
+    instruction = _text(record.get("instruction"), "instruction", empty=False)
     extra = _text(record.get("input"), "input")
     messages.append({"role": "user", "content": f"{instruction}\n{extra}" if extra else instruction})
     if spec.mode != "prompts":

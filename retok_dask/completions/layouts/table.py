@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.completions.layouts import chats, ids, pairs, texts, trees
+from retok_dask.completions.layouts import chats, ids, pairs, texts, trees, written
 from retok_dask.completions.layouts.duplicates import refuse_duplicates
 from retok_dask.errors import RecipeError, did_you_mean
 from retok_dask.types import Conversation, Document, Item, Record, RecordRejected, RejectReason, TokenRow
@@ -21,6 +21,7 @@ CHAT = frozenset({"chat", "prompts"})
 TEXT = frozenset({"text"})
 TOKENS = frozenset({"tokens"})
 PROMPTS = frozenset({"prompts"})
+ANY = CHAT | TEXT | TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("prompt", PROMPTS, "prompt or question alone", pairs.fits_prompt, pairs.build_prompt),
     Rule("paragraphs", TEXT, "paragraphs with a context each", texts.fits_paragraphs, texts.build_paragraphs),
     Rule("text", TEXT, "one text", texts.fits_text, texts.build_text),
+    Rule("retok", ANY, "a row written by retok", written.fits_written, written.build_written),
     Rule("ids", TOKENS, "input_ids and perhaps a mask", ids.fits_ids, ids.build_ids),
 )
 """All layouts, in the order in which they are tried."""
@@ -73,6 +75,7 @@ FIELDS: frozenset[str] = frozenset(
         *ids.IDS,
         *ids.MASKS,
         *("labels", "segments"),
+        *written.COLUMNS,
     ]
 )
 """All field names of a record that some layout looks at."""
@@ -117,9 +120,9 @@ class Layout:
             rule = self.rule_for(value)
             if record.raw is not None:
                 refuse_duplicates(record.raw, record.value or {}, FIELDS, self.spec, counts)
-            items = rule.build(value, self.spec)
+            items = _built(rule, value, self.spec)
         for item in items:
-            self._finish(item, value)
+            self._finish(item, value, record.value or {})
         for name, count in counts.items() if items else ():
             items[0].counts[name] = items[0].counts.get(name, 0) + count
         return items
@@ -155,13 +158,14 @@ class Layout:
         names = self.spec.fields
         if not names:
             return value
-        renamed = dict(value)
-        for ours, theirs in names.items():
-            if theirs in value:
-                renamed[ours] = value[theirs]
+        renamed = _with_names(value, names)
+        for name in chats.MESSAGE_LISTS:
+            messages = renamed.get(name)
+            if isinstance(messages, list):
+                renamed[name] = [_with_names(m, names) if isinstance(m, dict) else m for m in messages]
         return renamed
 
-    def _finish(self, item: Item, value: dict[str, Any]) -> None:
+    def _finish(self, item: Item, value: dict[str, Any], original: dict[str, Any]) -> None:
         """Fill in the id and kept columns, and hold a conversation to its mode."""
         if item.id is None:
             for name in chats.ID_NAMES:
@@ -169,10 +173,25 @@ class Layout:
                     item.id = str(value[name])
                     break
         for name in self.spec.keep:
-            if name in value:
-                item.kept[name] = value[name]
+            if name in original:
+                item.kept[name] = original[name]
         if isinstance(item, Conversation):
             _check_conversation(item, self.spec)
+
+
+def _with_names(value: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    found = {ours: value[theirs] for ours, theirs in names.items() if theirs in value}
+    gone = {names[ours] for ours in found} - set(found)
+    return {key: item for key, item in value.items() if key not in gone} | found
+
+
+def _built(rule: Rule, value: dict[str, Any], spec: DatasetSpec) -> list[Item]:
+    """Items of a record; data that a layout did not think of is the record's fault, not the run's."""
+    try:
+        return rule.build(value, spec)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError) as error:
+        detail = f"layout {rule.name} cannot read it: {type(error).__name__}: {error}"
+        raise RecordRejected(RejectReason.bad_layout, detail[:500]) from error
 
 
 def _no_layout(value: dict[str, Any], mode: str) -> str:
@@ -202,7 +221,8 @@ def _check_conversation(item: Conversation, spec: DatasetSpec) -> None:
 
 
 def _eligible(spec: DatasetSpec) -> tuple[Rule, ...]:
-    rules = tuple(rule for rule in RULES if spec.mode in rule.modes)
+    # rows of a run are read as such where the recipe says that they are; elsewhere they are plain ids
+    rules = tuple(r for r in RULES if spec.mode in r.modes and (r.name == "retok") == (spec.format == "retok"))
     if spec.layout == "auto":
         return rules
     chosen = [rule for rule in RULES if rule.name == spec.layout]

@@ -68,7 +68,7 @@ def build_dialogue(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
 
 def fits_text(record: dict[str, Any]) -> bool:
     """A document under one of the usual names."""
-    return any(isinstance(record.get(name), str) for name in TEXTS)
+    return any(name in record and isinstance(record[name], str | None) for name in TEXTS)
 
 
 def build_text(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
@@ -76,8 +76,8 @@ def build_text(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
     del spec
     name = next((n for n in TEXTS if record.get(n) is not None), "text")
     text = record.get(name)
-    if not isinstance(text, str):
-        detail = f"the field {name!r} is {'missing' if text is None else type(text).__name__}, not text"
+    if text is not None and not isinstance(text, str):
+        detail = f"the field {name!r} is {type(text).__name__}, not text"
         raise RecordRejected(RejectReason.bad_layout, detail)
     if not text:
         raise RecordRejected(RejectReason.empty_text, "the document is empty")
