@@ -32,9 +32,6 @@ CHECK_FIRST, CHECK_EVERY = 8, 512
 _SEPARATORS = re.compile(rb"\\u001[c-f]")
 """Characters that Python takes for white space and minijinja does not."""
 
-_EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
-"""Numbers that the two engines print differently."""
-
 
 @dataclass(frozen=True, slots=True)
 class Learned:
@@ -286,7 +283,7 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
     for marks, written in _WRITTEN:
         if dumped is not None and written:
             if b"\\u00" not in dumped or not any(character in dumped for character in written):
-                return Scan(dumped, marks, _prints_alike(dumped, messages))
+                return Scan(dumped, marks, _prints_alike(dumped, messages, tools))
         elif not holds((messages, tools), (marks.begin, marks.end)):
             return Scan(dumped, marks, False)
     raise RecordRejected(RejectReason.span_not_proved, "the text holds every character that could be used as a mark")
@@ -303,9 +300,24 @@ _WRITTEN = [
 """Marks with their characters as JSON writes them: it always escapes control characters."""
 
 
-def _prints_alike(dumped: bytes, messages: list[Message]) -> bool:
+def _prints_alike(dumped: bytes, messages: list[Message], tools: Tools) -> bool:
     """Whether both engines print and trim all values of an input alike, as far as is known."""
     if b"\\u001" in dumped and _SEPARATORS.search(dumped):
         return False
-    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
-    return not calls or _EXPONENT.search(orjson.dumps(calls)) is None
+    values = [value for message in messages for value in message.values() if type(value) is not str]
+    return not _has_exponent([values, tools])
+
+
+def _has_exponent(value: Any) -> bool:
+    """Whether a nested value holds a number that is written with an exponent: the engines print it differently."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        kind = type(item)
+        if kind is dict:
+            todo += item.values()
+        elif kind is list:
+            todo += item
+        elif kind is float and "e" in repr(item):
+            return True
+    return False
