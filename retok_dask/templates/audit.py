@@ -87,9 +87,9 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from retok_dask.views import audit_page  # noqa: PLC0415  views draws; a notebook alone needs it
+        from retok_dask.views import audit_html  # noqa: PLC0415  views draws; a notebook alone needs it
 
-        return audit_page(self.to_dict())
+        return audit_html(self.to_dict())
 
 
 @dataclass(slots=True)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retok_dask.recipe import Recipe
-    from retok_dask.views.choosing import Choices, choices
+    from retok_dask.views.choosing import Choices, audit_recipe, choices
     from retok_dask.views.exploring import Exploration, explore
-    from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook
+    from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook, verdict
     from retok_dask.views.reporting import report
     from retok_dask.views.tokens import Decoder
     from retok_dask.views.written import WrittenRun
@@ -45,7 +45,9 @@ __all__ = [
     "TokenView",
     "Verdict",
     "WrittenRun",
+    "audit_html",
     "audit_page",
+    "audit_recipe",
     "audit_summary",
     "choices",
     "conversation_view",
@@ -62,6 +64,7 @@ __all__ = [
     "status_summary",
     "token_view",
     "validation_summary",
+    "verdict",
 ]
 
 _LATER = {
@@ -70,10 +73,12 @@ _LATER = {
     "NotebookRun": "notebooks",
     "Verdict": "notebooks",
     "WrittenRun": "written",
+    "audit_recipe": "choosing",
     "choices": "choosing",
     "explore": "exploring",
     "report": "reporting",
     "run_notebook": "notebooks",
+    "verdict": "notebooks",
 }
 
 
@@ -110,6 +115,11 @@ def sample_page(sample: Mapping[str, Any], tokenizer: Decoder) -> str:
 def recipe_html(recipe: Recipe) -> str:
     """A recipe as HTML for a notebook cell."""
     return recipe_summary(recipe)._repr_html_()
+
+
+def audit_html(data: dict[str, Any]) -> str:
+    """A template audit (``Audit.to_dict()``) as HTML for a notebook cell."""
+    return audit_summary(data)._repr_html_()
 
 
 def audit_page(data: dict[str, Any]) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.completions import list_inputs, read_records
+from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.datasets.remask import policy_mask
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.recipe import PRESETS
-from retok_dask.templates import ChatTemplate
-from retok_dask.tokenizers import Tokenizer
+from retok_dask.templates import audit
+from retok_dask.types import Conversation, Record, RecordRejected
+from retok_dask.views.loaded import template_of, tokenizer_of
 from retok_dask.views.summary import Summary, percent, table
 from retok_dask.views.tokens import TokenView, token_view
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retok_dask.recipe import DatasetSpec, Recipe
-    from retok_dask.types import Record, Reject
+    from retok_dask.templates import Audit
+    from retok_dask.tokenizers import Tokenizer
+    from retok_dask.types import Reject
 
 HISTORIES = ("whole", "per_turn", "auto")
 
@@ -133,14 +136,12 @@ def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -
     specs = {spec.name: spec for spec in recipe.datasets}
     spec = specs[dataset or next(iter(specs))]
     found = list(islice(_records(recipe, spec), records))
-    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
-    date = recipe.date or dt.datetime.now(dt.UTC).date()
+    tokenizer = tokenizer_of(recipe)
     result = Choices(len(found), {}, {}, tokenizer=tokenizer)
     for history in HISTORIES:
         changed = recipe.with_changes(history=history)
-        template = ChatTemplate.load(changed.template, tokenizer=tokenizer, recipe=changed, date=date)
         stats, trained = UnitStats(), Counter[str]()
-        for batch in Kernel(changed, spec, tokenizer, template).process(iter(found)):
+        for batch in Kernel(changed, spec, tokenizer, template_of(changed)).process(iter(found)):
             stats += batch.stats
             for policy in PRESETS:
                 trained[policy] += int(policy_mask(LossMaskPolicy(policy), batch.samples).sum())
@@ -149,6 +150,31 @@ def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -
         result.stats[history] = stats
         result.trained |= {(history, policy): trained[policy] for policy in PRESETS}
     return result
+
+
+def audit_recipe(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -> Audit:
+    """What the recipe's chat template does, in itself and to the first records of a data set.
+
+    Args:
+        recipe: names tokenizer, template and data.
+        dataset: which data set; the first by default.
+        records: how many are read.
+
+    Raises:
+        TokenizerError, TemplateError: tokenizer or template cannot be used.
+        KeyError: there is no such data set.
+    """
+    specs = {spec.name: spec for spec in recipe.datasets}
+    spec = specs[dataset or next(iter(specs))]
+    return audit(template_of(recipe), list(islice(_conversations(recipe, spec), records)))
+
+
+def _conversations(recipe: Recipe, spec: DatasetSpec) -> Iterator[Conversation]:
+    layout = layout_for(spec)
+    for record in _records(recipe, spec):
+        if isinstance(record, Record):
+            with suppress(RecordRejected):
+                yield from (item for item in layout(record) if isinstance(item, Conversation))
 
 
 def _records(recipe: Recipe, spec: DatasetSpec) -> Iterator[Record | Reject]:

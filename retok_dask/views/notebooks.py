@@ -88,6 +88,22 @@ class Verdict:
         return {VERDICT_MIME: asdict(self), "text/html": summary._repr_html_(), "text/plain": str(summary)}
 
 
+def verdict(report: Any, run: Any | None = None) -> Verdict:
+    """The verdict of a validation report, with the main numbers of the run.
+
+    Args:
+        report: a :class:`retok_dask.checks.ValidationReport`.
+        run: a :class:`retok_dask.views.WrittenRun`.
+    """
+    failed = tuple(check.name for check in report.failed if check.severity == "error")
+    figures: dict[str, Any] = {"run": report.url}
+    if run is not None:
+        stats = run.datasets.values()
+        tokens, trained = (sum(each[name] for each in stats) for name in ("tokens", "loss_tokens"))
+        figures |= {"samples": sum(each["samples"] for each in stats), "tokens": tokens, "trained tokens": trained}
+    return Verdict(report.passed, failed, figures)
+
+
 def notebooks_folder() -> Path:
     """Where the numbered notebooks are: in the wheel, or at the top of a checkout.
 

@@ -18,8 +18,8 @@ from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_
 from retok_dask.errors import OutputError, UnfinishedOutput
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
-from retok_dask.tokenizers import Tokenizer
 from retok_dask.views import plots, timeline
+from retok_dask.views.loaded import tokenizer_of
 from retok_dask.views.objects import recipe_summary
 from retok_dask.views.stack import Stack
 from retok_dask.views.summary import Summary, cell, percent, table
@@ -28,6 +28,7 @@ from retok_dask.views.tokens import token_view
 if TYPE_CHECKING:
     from retok_dask.datasets import Receipt, TokenDataset
     from retok_dask.recipe import StorageSpec
+    from retok_dask.tokenizers import Tokenizer
 
 _DRIFT_UNITS = 4
 """Fewer units than this tell nothing about drift."""
@@ -86,7 +87,7 @@ class WrittenRun:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the run."""
-        return Tokenizer.load(self.recipe.tokenizer, storage=self.recipe.storage, engine="reference")
+        return tokenizer_of(self.recipe)
 
     # what was run
 
@@ -233,6 +234,16 @@ class WrittenRun:
         ]
         columns = ["data set", "file", "row", "reason", "detail", "begins"]
         return Summary("Records not written", tables=[table("", columns, rows, limit=limit)])
+
+    def audit(self, *, records: int = 200) -> Stack:
+        """What the template does to the first records of each data set that has conversations."""
+        from retok_dask.views.choosing import audit_recipe  # noqa: PLC0415  reads the input again
+
+        stack = Stack()
+        for spec in self.recipe.datasets:
+            if spec.mode in ("chat", "prompts"):
+                stack.add(spec.name, audit_recipe(self.recipe, dataset=spec.name, records=records))
+        return stack
 
     # time
 
