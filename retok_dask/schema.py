@@ -133,9 +133,16 @@ def file_key(dataset: str, file: str) -> str:
 
 
 _TURN = re.compile(r"-t(\d+)")
+_CHUNK = re.compile(r"-c(\d+)$")
 
 
 def turn_of(sample: str) -> int:
     """The one trained message of a ``per_turn`` row, from its sample id; -1 for other rows."""
     found = _TURN.search(sample)
+    return int(found.group(1)) if found else -1
+
+
+def chunk_of(sample: str) -> int:
+    """Which piece of its document a row is, from its sample id; -1 for rows that are no pieces."""
+    found = _CHUNK.search(sample)
     return int(found.group(1)) if found else -1

@@ -246,6 +246,9 @@ class TokenRow:
         input_ids: ids of the tokenizer that the recipe names as the row's own.
         loss_mask: one bool a token, or None.
         segments: (start, end, kind name, message) in order, or None.
+        flags: see :class:`Conversation`, for a row written by a run.
+        turn: the one message that such a row trains, -1 for others.
+        part: such a row is only a part of its record: truncated, or a chunk.
     """
 
     input_ids: Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -254,6 +257,9 @@ class TokenRow:
     id: str | None = None
     kept: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    flags: list[bool | None] = field(default_factory=list)
+    turn: int = -1
+    part: bool = False
 
 
 Item = Conversation | Document | TokenRow
