@@ -1,6 +1,7 @@
 """What goes out: files that appear whole, receipts, the manifest, and the way back in."""
 
 from retok_dask.datasets.digest import ContentDigest
+from retok_dask.datasets.export import Exported, export
 from retok_dask.datasets.fingerprint import (
     Fingerprint,
     check_fingerprint,
@@ -27,6 +28,7 @@ from retok_dask.datasets.writer import UnitWriter
 
 __all__ = [
     "ContentDigest",
+    "Exported",
     "FileRecord",
     "Fingerprint",
     "LockInfo",
@@ -43,6 +45,7 @@ __all__ = [
     "build_manifest",
     "check_fingerprint",
     "discard_unit",
+    "export",
     "library_versions",
     "open_dataset",
     "read_fingerprint",

@@ -157,7 +157,7 @@ class OutputFolder:
 
     def sizes(self, below: str) -> dict[str, int]:
         """Bytes of every file below a folder, by path relative to the run's folder."""
-        cut = len(self.path("x")) - 1
+        cut = len(self.path(""))
 
         def find(fs: Any, path: str) -> dict[str, int]:
             fs.invalidate_cache()
@@ -168,6 +168,17 @@ class OutputFolder:
             return {name[cut:]: int(info["size"]) for name, info in found.items() if info["type"] == "file"}
 
         return self._call(find, below)
+
+    def size(self, relative: str) -> int | None:
+        """Bytes of one file; None if it is not there."""
+
+        def look(fs: Any, path: str) -> int | None:
+            try:
+                return int(fs.info(path)["size"])
+            except FileNotFoundError:
+                return None
+
+        return self._call(look, relative)
 
     def open_input(self, relative: str) -> Any:
         """A readable, seekable file object.
