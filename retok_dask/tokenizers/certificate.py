@@ -17,21 +17,22 @@ import os
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import orjson
-import platformdirs
 
 from retok_dask.tokenizers import probes
+from retok_dask.tokenizers.cache import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from retok_dask.tokenizers.engines import Engine
 
-FORMAT = 1
+FORMAT = 2
+Tier = Literal["quick", "full"]
 GUARDS = ("'\u017f",)
 """Substrings on which engines are known to differ: case folding of ``'ſ`` in contractions (o200k)."""
 
@@ -67,6 +68,7 @@ class Certificate:
         guards: substrings whose rows go to the reference.
         reason: why it did not pass, in words; empty if it did.
         checks: see :class:`Check`.
+        tier: how much was compared.
         seconds: how long making it took.
     """
 
@@ -76,6 +78,7 @@ class Certificate:
     guards: list[str] = field(default_factory=list)
     reason: str = ""
     checks: list[Check] = field(default_factory=list)
+    tier: Tier = "quick"
     seconds: float = 0.0
     format: int = FORMAT
 
@@ -102,12 +105,6 @@ def library_versions() -> dict[str, str]:
     return found
 
 
-def cache_folder() -> Path:
-    """Where this user's certificates lie: ``RETOK_CACHE``, else the platform's cache folder."""
-    named = os.environ.get("RETOK_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("retok-dask"))
-
-
 def certify(
     tokenizer: str,
     reference: Engine,
@@ -116,6 +113,7 @@ def certify(
     added_tokens: Sequence[str],
     token_texts: Sequence[str],
     sample: Iterable[str] = (),
+    tier: Tier = "quick",
 ) -> Certificate:
     """Compare two engines on everything that tells engines apart.
 
@@ -125,10 +123,12 @@ def certify(
         added_tokens: text of each added token.
         token_texts: text of each vocabulary entry that is valid text.
         sample: texts of the user's own data.
+        tier: ``quick`` for first use, ``full`` for every code point in more
+            contexts and more of everything else; see :func:`probes.groups`.
     """
     begin = time.perf_counter()
     checks = []
-    for name, texts in probes.groups(added_tokens, token_texts):
+    for name, texts in probes.groups(added_tokens, token_texts, full=tier == "full"):
         checks.append(_compare(name, texts, reference, fast))
         if checks[-1].differences:  # decided; the rest would only cost time
             break
@@ -141,9 +141,10 @@ def certify(
         tokenizer=tokenizer,
         versions=library_versions(),
         passed=not failed,
-        guards=list(GUARDS) if any(check.guarded for check in checks) else [],
+        guards=list(GUARDS),
         reason=f"{failed[0].differences} texts of '{failed[0].name}' get other ids" if failed else "",
         checks=checks,
+        tier=tier,
         seconds=round(time.perf_counter() - begin, 2),
     )
 
@@ -171,7 +172,7 @@ def differing_rows(one: Any, other: Any) -> list[int]:
     (ids, splits), (other_ids, other_splits) = one, other
     if np.array_equal(splits, other_splits):
         places = np.flatnonzero(ids != other_ids)
-        return np.unique(np.searchsorted(splits, places, side="right") - 1).tolist()
+        return [int(row) for row in np.unique(np.searchsorted(splits, places, side="right") - 1)]
     return [
         row
         for row in range(splits.size - 1)
@@ -197,7 +198,10 @@ def stored(tokenizer: str) -> Certificate | None:
 
 
 def store(certificate: Certificate) -> None:
-    """Keep a certificate for the next process; a cache that cannot be written is no error."""
+    """Keep a certificate for the next process, in place of the one there was.
+
+    A cache that cannot be written is no error: the next process makes its own.
+    """
     path = _path(certificate.tokenizer)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ import orjson
 import yaml
 
 from retok_dask.errors import TokenizerError
+from retok_dask.tokenizers.cache import keep, recall
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.tiktoken_form import definition_from_ranks, parse_ranks
 
@@ -103,6 +105,9 @@ def read_bytes(path: str, storage: StorageSpec | None) -> bytes:
 
 # --- tiktoken rank files ---------------------------------------------------
 
+CONVERSION = 1
+"""Counts up when the conversion of rank files changes, so that kept ones are made again."""
+
 
 def _from_ranks(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
     if spec.pattern is None:
@@ -122,17 +127,23 @@ def _from_ranks(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
         Path(spec.path).name: _sha256(data),
         "settings": _sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)),
     }
-    made = definition_from_ranks(
-        parse_ranks(data, spec.path),
-        pattern=spec.pattern,
-        special_tokens=special_tokens,
-        normalizer=spec.normalizer,
-        source=spec.path,
-    )
+    digest = _digest(files)
+    name = f"definitions/{digest[:32]}-{CONVERSION}.json"
+    kept = recall(name)
+    if kept is None:
+        made = definition_from_ranks(
+            parse_ranks(data, spec.path),
+            pattern=spec.pattern,
+            special_tokens=special_tokens,
+            normalizer=spec.normalizer,
+            source=spec.path,
+        )
+        kept = orjson.dumps(made)
+        keep(name, kept)
     names = {"bos_token": spec.bos_token, "eos_token": spec.eos_token}
     return Definition(
-        json=orjson.dumps(made).decode(),
-        digest=_digest(files),
+        json=kept.decode(),
+        digest=digest,
         source=spec.path,
         files=files,
         special_tokens_map={name: text for name, text in names.items() if text is not None},
@@ -225,7 +236,7 @@ def _sibling_templates(folder: Path, config: dict[str, Any]) -> str | dict[str, 
 
 
 def _from_folder(folder: Path, spec: TokenizerSpec) -> Definition:
-    with _quiet_transformers():
+    with _transformers_notes() as notes:
         tokenizer = _auto_tokenizer(folder, spec)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "to_str"):
@@ -249,6 +260,7 @@ def _from_folder(folder: Path, spec: TokenizerSpec) -> Definition:
         special_tokens_map=dict(tokenizer.special_tokens_map),
         chat_templates=tokenizer.chat_template,
         adds_bos=_adds_bos(backend, special.get("bos_token")),
+        notes=notes,
     )
 
 
@@ -309,21 +321,45 @@ def _from_url(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
         return _from_file(target, spec) if target.is_file() else _from_folder(target, spec)
 
 
+class _Notes(logging.Handler):
+    """Collects what a library wants to tell the user."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text not in self.messages:
+            self.messages.append(text)
+
+
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Import and use transformers without its advice about PyTorch, which is not needed here."""
+def _transformers_notes() -> Iterator[list[str]]:
+    """Use transformers without its advice about PyTorch, and keep its warnings instead of printing them.
+
+    Its warnings about a tokenizer's files come once for every process that
+    loads them, right or wrong; here they become notes of the definition, which
+    a run records once.
+    """
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     before = os.environ.get(name)
     os.environ[name] = "1"
     try:
         import transformers  # noqa: F401, PLC0415  the advice is printed at import
-
-        yield
     finally:
         if before is None:
             del os.environ[name]
         else:
             os.environ[name] = before
+    logger = logging.getLogger("transformers")
+    notes = _Notes()
+    handlers, propagate = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [notes], False
+    try:
+        yield notes.messages
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
 
 
 # --- small helpers ---------------------------------------------------------
