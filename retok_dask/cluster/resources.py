@@ -24,7 +24,7 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 def usable_memory(cgroup: Path = _CGROUP) -> int:
     """Bytes of memory that this process and its children may use together."""
     limits = [limit for folder in _own_groups(cgroup) if (limit := _memory_limit(folder)) is not None]
-    return min([psutil.virtual_memory().total, *limits])
+    return min([int(psutil.virtual_memory().total), *limits])
 
 
 def _own_groups(root: Path) -> list[Path]:

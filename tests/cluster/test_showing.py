@@ -1,0 +1,216 @@
+"""Progress, status and plan: what people see of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+
+import pytest
+from conftest import write_data
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retok_dask.cluster import plan, read_events, status
+from retok_dask.cluster import progress as progress_room
+from retok_dask.cluster.events import EventLog
+from retok_dask.cluster.progress import PlainDisplay, TerminalDisplay, detect, display_for, line, to_html
+from retok_dask.cluster.tracker import Snapshot, Tracker
+from retok_dask.datasets import OutputFolder
+from retok_dask.errors import ClusterError
+
+
+def snapshot(**changes) -> Snapshot:
+    given = dict(units_done=3, units_total=10, records=1234, samples=1200, tokens=5_000_000, loss_tokens=2_000_000)
+    given |= dict(rejected=4, filtered=0, share_done=0.3, tokens_per_second=1e6, seconds=65.0, seconds_left=120.0)
+    return Snapshot(**(given | changes))
+
+
+def test_every_display_shows_the_same_facts():
+    text, page = line(snapshot()), to_html(snapshot(dashboard="http://x/<b>&status"), ["<script>alert(1)</script>"])
+    for fact in ("3/10", "1,234", "5M", "1M", "40.0%", "1:05", "2:00"):
+        assert fact in text
+        assert fact in page
+    assert "<script>" not in page
+    assert "http://x/&lt;b&gt;&amp;status" in page
+
+
+def test_plain_lines_are_at_most_about_200_in_a_week(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress_room, "monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    first = None
+    while clock[0] < 7 * 86400:
+        display.update(snapshot(seconds=clock[0]))
+        if first is None and stream.getvalue():
+            first = clock[0]
+        clock[0] += 1 if clock[0] < 3600 else 30
+    assert first is not None
+    assert first < 5
+    assert 50 < stream.getvalue().count("\n") <= 200
+
+
+def test_the_terminal_shows_a_bar():
+    stream = io.StringIO()
+    display = TerminalDisplay(stream)
+    display.update(snapshot())
+    display.say("worker died")
+    display.close(snapshot(units_done=10, share_done=1.0))
+    assert "10/10" in stream.getvalue()
+    assert "worker died" in stream.getvalue()
+
+
+def test_the_display_is_chosen_and_can_be_forced(monkeypatch):
+    monkeypatch.delenv("RETOK_PROGRESS", raising=False)
+    assert detect(io.StringIO()) == "lines"
+    monkeypatch.setenv("RETOK_PROGRESS", "none")
+    assert detect(io.StringIO()) == "none"
+    with pytest.raises(ValueError, match="Did you mean 'lines'"):
+        display_for("line")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["beat", "finish", "drop"]), st.integers(0, 5), st.integers(0, 1000)), max_size=40
+    )
+)
+def test_the_tracker_counts_each_unit_once(steps):
+    tracker = Tracker(6, 600)
+    finished: dict[int, int] = {}
+    for what, unit, tokens in steps:
+        counts = dict.fromkeys(("records", "samples", "tokens", "loss_tokens", "rejected", "filtered"), tokens)
+        if unit in finished:
+            continue
+        if what == "finish":
+            finished[unit] = tokens
+            tracker.finish(str(unit), 100, counts)
+        elif what == "beat":
+            tracker.beat(str(unit), counts)
+        else:
+            tracker.drop(str(unit))
+    found = tracker.snapshot()
+    assert found.units_done == len(finished)
+    assert found.tokens >= sum(finished.values())
+    assert 0 <= found.share_done <= 1
+    for unit in range(6):
+        tracker.drop(str(unit))
+    assert tracker.snapshot().tokens == sum(finished.values())
+
+
+# events
+
+
+def test_events_survive_a_cut_line_and_come_in_order(tmp_path):
+    folder = OutputFolder(str(tmp_path))
+    log = EventLog(folder)
+    log.start(units=3)
+    log.add("unit", unit="a", text="naïve \n line")
+    path = tmp_path / "_retok" / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    second = EventLog(folder)
+    second.add("unit", unit="b")
+    assert [event.get("unit") for event in read_events(folder)] == [None, "b"]
+    assert [event["kind"] for event in read_events(folder, kinds=("start",))] == ["start"]
+
+
+def test_events_on_an_object_store():
+    folder = OutputFolder("memory://events-test/out")
+    log = EventLog(folder)
+    for number in range(3000):
+        log.add("unit", unit=f"u{number}", pad="x" * 200)
+    log.flush()
+    found = read_events(folder)
+    assert [event["unit"] for event in found] == [f"u{n}" for n in range(3000)]
+    parts = folder.sizes("_retok/events")
+    assert 1 <= len(parts) < 10
+
+
+def test_a_full_disk_delays_events_and_stops_nothing(tmp_path, monkeypatch):
+    folder = OutputFolder(str(tmp_path))
+    log = EventLog(folder)
+    (tmp_path / "_retok").write_text("in the way")
+    log.add("unit", unit="a")
+    (tmp_path / "_retok").unlink()
+    log.add("unit", unit="b")
+    assert [event["unit"] for event in read_events(folder)] == ["a", "b"]
+
+
+# status
+
+
+def test_status_tells_running_stalled_and_dead_apart(tmp_path, monkeypatch):
+    import socket
+
+    folder = OutputFolder(str(tmp_path / "out"))
+    folder.write_json("_retok/run.json", {"fingerprint": "f", "content": {}})
+    log = EventLog(folder)
+    log.start(units=2, resumed=False, committed=0)
+    lock = {"owner": "o", "host": socket.gethostname(), "pid": 1, "lease": 60.0}
+    now = time.time()
+    folder.write_json("_retok/lock.json", lock | {"acquired": now, "heartbeat": now})
+    log.add("progress", records=5, units_done=0, tokens=50)
+    assert status(folder.url).outputs[0].state == "running"
+    folder.write_json("_retok/lock.json", lock | {"acquired": now - 5000, "heartbeat": now})
+    (tmp_path / "out/_retok/events.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {"at": now - 5000 + 10 * n, "kind": kind, "session": "s", "records": 5, "units_done": 0, "tokens": 50}
+            )
+            + "\n"
+            for n, kind in enumerate(["start", "progress", "progress"])
+        )
+    )
+    stalled = status(folder.url).outputs[0]
+    assert stalled.state == "stalled"
+    assert "no progress for 1:2" in stalled.text
+    folder.write_json("_retok/lock.json", lock | {"acquired": now - 5000, "heartbeat": now - 600})
+    dead = status(folder.url).outputs[0]
+    assert dead.state == "dead"
+    assert "start the same command to resume" in dead.text
+
+
+# plan
+
+
+def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
+    data = write_data(tmp_path / "in", files=4, records=200, bad=2)
+    recipe = make_recipe(data, units={"bytes": 8192})
+    planned = plan(recipe)
+    assert not (tmp_path / "out").exists()
+    found = planned.datasets[0]
+    assert found.files == 4
+    assert found.records == pytest.approx(808, rel=0.1)
+    assert found.trained_share == pytest.approx(0.46, abs=0.1)
+    assert found.layouts["messages"] > 100
+    assert planned.needed_memory > 100 * 2**20
+    assert planned.seconds > 0
+    from retok_dask.cluster import run
+
+    result = run(recipe.with_changes(max_reject_share=1), progress="none")
+    assert found.tokens == pytest.approx(result.stats.tokens, rel=0.15)
+    assert found.samples == pytest.approx(result.stats.samples, rel=0.1)
+    assert json.loads(json.dumps(planned.to_dict(), default=str))["total"]["files"] == 4
+    assert "tokens in about" in planned.to_text()
+    assert "<table>" in planned._repr_html_()
+
+
+def test_plan_shows_what_history_costs(make_recipe, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    messages = [
+        {"role": "user", "content": "q1"},
+        {"role": "assistant", "reasoning_content": "long thoughts " * 20, "content": "a1"},
+        {"role": "user", "content": "q2"},
+        {"role": "assistant", "reasoning_content": "more thoughts " * 20, "content": "a2"},
+    ]
+    (folder / "a.jsonl").write_text((json.dumps({"messages": messages}) + "\n") * 20)
+    history = plan(make_recipe(folder)).datasets[0].history
+    assert history["whole"]["samples"] == 20
+    assert history["per_turn"]["samples"] == 40
+    assert history["per_turn"]["loss_tokens"] > history["whole"]["loss_tokens"]
+
+
+def test_plan_refuses_workers_that_are_too_small(make_recipe):
+    with pytest.raises(ClusterError, match=r"workers have 64\.00 MiB each, and this recipe needs about"):
+        plan(make_recipe(cluster={"worker_memory": "64MiB", "workers": 1}))
