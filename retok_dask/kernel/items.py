@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from retok_dask.kernel.recover import Recoverer
     from retok_dask.kernel.retokenize import Carried, Retokenizer
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
@@ -75,6 +76,7 @@ def row_maker(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     retokenizer: Retokenizer | None = None,
+    recoverer: Recoverer | None = None,
 ) -> RowMaker:
     """The function that turns items of a data set into rows, by the data set's mode.
 
@@ -90,6 +92,10 @@ def row_maker(
     documents = DocumentRows(recipe, tokenizer)
 
     def rows_of(item: Item) -> list[Row]:
+        if isinstance(item, TokenRow) and recoverer is not None:
+            length = len(item.input_ids)
+            item = recoverer.document(item) if dataset.mode == "text" else recoverer.conversation(item)
+            item.kept[SOURCE_TOKENS_COLUMN] = str(length)
         if isinstance(item, Document):
             return [documents(item)]
         if isinstance(item, TokenRow):

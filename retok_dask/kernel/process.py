@@ -14,6 +14,7 @@ import orjson
 from retok_dask.completions import item_filter, layout_for, record_filter
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
+from retok_dask.kernel.recover import Recoverer
 from retok_dask.kernel.retokenize import Retokenizer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
 from retok_dask.kernel.source import load_source
@@ -128,7 +129,9 @@ class Kernel:
         self._check_item = item_filter(dataset)
         self.source = source or load_source(recipe, dataset)
         self._retokenizer = _retokenizer(dataset, self.source, tokenizer)
-        self._rows_of = row_maker(recipe, dataset, tokenizer, template, self._retokenizer)
+        self._rows_of = row_maker(
+            recipe, dataset, tokenizer, template, self._retokenizer, _recoverer(dataset, self.source)
+        )
         self._keep = kept_columns(recipe)
 
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
@@ -390,6 +393,13 @@ def _retokenizer(dataset: DatasetSpec, source: Source | None, tokenizer: Tokeniz
     if dataset.mode != "tokens" or source is None or source.tokenizer.digest == tokenizer.digest:
         return None
     return Retokenizer(dataset, source.tokenizer, tokenizer)
+
+
+def _recoverer(dataset: DatasetSpec, source: Source | None) -> Recoverer | None:
+    """What makes conversations or documents of the rows of a written run, where they are wanted."""
+    if dataset.format != "retok" or dataset.mode == "tokens" or source is None:
+        return None
+    return Recoverer(source, prompts=dataset.mode == "prompts")
 
 
 def _filtered(record: Record, why: RecordFiltered) -> Filtered:
