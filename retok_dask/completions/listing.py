@@ -238,9 +238,10 @@ def _walk(url: str, spec: DatasetSpec, storage: StorageSpec, aside: list[str]) -
     count = 0
     for name, info in st.retrying(call, url, storage=storage, patient=False, attempts=4):
         inside = name[len(url.rstrip("/")) :]
-        if info["type"] == "directory" or "/." in inside:
+        if info["type"] == "directory":
             continue
-        if not belongs_in_folder(name, spec):
+        # Folders that start so hold what tools keep for themselves: .cache, _temporary, _delta_log, _retok.
+        if "/." in inside or "/_" in inside or not belongs_in_folder(name, spec):
             aside.append(name)
             continue
         count += 1

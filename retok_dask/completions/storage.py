@@ -64,7 +64,9 @@ def storage_options(url: str, storage: StorageSpec | None) -> dict[str, Any]:
     if protocol_of(url) not in {"s3", "s3a"}:
         return {}
     # A cached listing hides files that another worker has just written.
-    options: dict[str, Any] = {"use_listings_cache": False, "config_kwargs": {"signature_version": "s3v4"}}
+    # Few tries here, because :func:`retrying` stands around every call, with pauses of its own.
+    config: dict[str, Any] = {"retries": {"mode": "standard", "max_attempts": 2}, "connect_timeout": 15}
+    options: dict[str, Any] = {"use_listings_cache": False, "config_kwargs": config | {"signature_version": "s3v4"}}
     if storage is None:
         return options
     if storage.endpoint_url:
