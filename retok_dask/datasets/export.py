@@ -116,7 +116,7 @@ def export(
     if datasets is not None:
         data = data.filter(list(datasets))
     plan = plan_shards(data.units, shards)
-    folder = OutputFolder(output, data.folder.storage)
+    folder = OutputFolder(output, data.folder.storage, temporary="_retok_export/tmp")
     key = _start(folder, data, to, plan, pack)
     facts = _facts(data)
     todo = [index for index in range(len(plan)) if _shard_done(folder, index, key) is None]

@@ -57,11 +57,13 @@ class OutputFolder:
     Args:
         url: local path or fsspec URL.
         storage: where S3 answers; credentials come from the environment.
+        temporary: folder below it for files that are being written.
     """
 
-    def __init__(self, url: str, storage: StorageSpec | None = None) -> None:
+    def __init__(self, url: str, storage: StorageSpec | None = None, temporary: str = TEMPORARY) -> None:
         self.url = url.rstrip("/") or "/"
         self.storage = storage or StorageSpec()
+        self.temporary = temporary
 
     def __repr__(self) -> str:
         return f"OutputFolder({self.url!r})"
@@ -245,7 +247,7 @@ class OutputFolder:
             handle, name = tempfile.mkstemp(prefix=f"retok-{os.getpid()}-", suffix=".tmp")
             os.close(handle)
             return Path(name)
-        folder = Path(self.path(TEMPORARY))
+        folder = Path(self.path(self.temporary))
         folder.mkdir(parents=True, exist_ok=True)
         unique = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         return folder / f"{file_name(attempt)}-{unique}.tmp"
@@ -301,7 +303,7 @@ class OutputFolder:
         Returns:
             How many files and unfinished uploads were removed.
         """
-        left = list(self.sizes(TEMPORARY))
+        left = list(self.sizes(self.temporary))
         self.remove(left)
         if self.protocol not in {"s3", "s3a"}:
             return len(left)
@@ -318,7 +320,7 @@ class OutputFolder:
         )
 
     def _put_and_move(self, fs: Any, path: str, put: Callable[[str], None]) -> None:
-        temporary = self.path(f"{TEMPORARY}/{uuid.uuid4().hex}.tmp")
+        temporary = self.path(f"{self.temporary}/{uuid.uuid4().hex}.tmp")
         for name in (temporary, path):
             fs.makedirs(name.rpartition("/")[0], exist_ok=True)
         put(temporary)

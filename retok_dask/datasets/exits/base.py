@@ -69,8 +69,8 @@ class Rows:
             self.lengths if self.documents is None else np.array([n for row in self.documents for n in row], np.int64)
         )
         starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-        positions = np.arange(len(self.ids)) - np.repeat(starts, lengths)
-        return positions.astype(np.int32, copy=False)
+        positions: npt.NDArray[np.int32] = (np.arange(len(self.ids)) - np.repeat(starts, lengths)).astype(np.int32)
+        return positions
 
     def labels(self) -> npt.NDArray[np.int64]:
         """Unshifted labels: the id where the token is trained, else -100.
