@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, Raised, RenderFailed
+from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
 from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, Runs, holds, instrument
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
 from retok_dask.templates.segments import BodyParser
@@ -45,6 +45,7 @@ class Learned:
         refused: probes that the template refuses, with its words.
         dropped: what the template leaves out, by probe: (probe, message, part).
         tried: methods that failed before.
+        fuel: about how many steps of minijinja a message takes.
         tags: how ``{% generation %}`` tags compare, by probe.
     """
 
@@ -55,6 +56,7 @@ class Learned:
     refused: dict[str, str]
     dropped: tuple[tuple[str, int, str], ...]
     tried: tuple[str, ...]
+    fuel: int = 0
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -157,8 +159,11 @@ class Program:
     def _run(
         self, name: str, marks: Marks, shown: list[Message], tools: Tools, messages: list[Message], *, prompt: bool
     ) -> Runs:
+        engine = self.marked_engine(name, marks)
+        if isinstance(engine, MiniEngine):
+            engine.set_fuel(self._fuel(len(messages), tools))
         return render_marked(
-            self.marked_engine(name, marks),
+            engine,
             self.learned.method,
             marks,
             shown,
@@ -204,6 +209,11 @@ class Program:
             if len(self._preambles) > 64:
                 self._preambles.popitem(last=False)
         return self._preambles[key]
+
+    def _fuel(self, messages: int, tools: Tools) -> int:
+        """Many times the steps that a conversation needs: what runs out of them is left to the guarded Jinja."""
+        own = 10 * self.learned.fuel * (messages + 8) * (1 + messages // 32)
+        return own + (400 * orjson.dumps(tools).count(b"{") if tools else 0)
 
     def _limit(self, messages: list[Message]) -> int:
         size = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))

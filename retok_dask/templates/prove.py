@@ -26,6 +26,7 @@ from retok_dask.templates.engines import (
     Raised,
     RenderFailed,
 )
+from retok_dask.templates.growth import growing
 from retok_dask.templates.instrument import Marks, Method, Runs, assigned_messages, instrument, unmark
 from retok_dask.templates.probes import Message, Probe, probes
 from retok_dask.templates.shape import Trace
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     import jinja2.nodes as n
 
-Failure = Raised | RenderFailed | LimitReached
+Failure = Raised | RenderFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Proof:
     traces: list[Trace] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
+    fuel: int = 0
 
     def dropped(self) -> Iterator[tuple[str, int, str]]:
         """What the template leaves out: (probe, message, part: R, C, T)."""
@@ -166,13 +168,17 @@ def prove(tree: n.Template, setting: Setting) -> Proof:
     form, plain = _calling_form(reference, setting)
     refused = {name: str(result) for name, result in plain.items() if isinstance(result, Exception)}
     tried: list[str] = []
-    for engine_name in ("minijinja", "jinja") if setting.fast else ("jinja",):
+    grows = growing(tree)
+    if grows:
+        tried.append(f"minijinja: not used, because {grows} can make giants out of small texts")
+    for engine_name in ("minijinja", "jinja") if setting.fast and not grows else ("jinja",):
         for method in _ladder(tree):
             outcome = _try(tree, engine_name, method, form, plain, setting)
             if isinstance(outcome, str):
                 tried.append(f"{engine_name}, {method.describe()}: {outcome}")
                 continue
-            return Proof(engine_name, method, form, outcome, refused, tried)
+            fuel = _steps(tree, method, form, outcome, setting) if engine_name == MiniEngine.name else 0
+            return Proof(engine_name, method, form, outcome, refused, tried, fuel)
     nearest = tried[-1] if tried else "no method applies"
     msg = (
         "it cannot be proved which text of this chat template belongs to which message "
@@ -180,6 +186,29 @@ def prove(tree: n.Template, setting: Setting) -> Proof:
         "Use another template with `template: {path: FILE}`, such as the model's own one"
     )
     raise UnprovenTemplate(msg)
+
+
+def _steps(tree: n.Template, method: Method, form: Form, traces: list[Trace], setting: Setting) -> int:
+    """About how many steps minijinja takes for one message of a probe."""
+    trace = max(traces, key=lambda trace: len(trace.probe.messages))
+    marks, low, high = Marks(), 16, setting.limits.fuel
+    engine = MiniEngine(instrument(tree, method, marks), date=setting.date, limits=setting.limits)
+    while high - low > low // 8:
+        engine.set_fuel((low + high) // 2)
+        try:
+            render_marked(
+                engine,
+                method,
+                marks,
+                shaped(trace.probe.messages, form),
+                trace.probe.tools,
+                setting.variables,
+                setting.limits.floor,
+            )
+            high = (low + high) // 2
+        except RenderFailed:
+            low = (low + high) // 2
+    return high // len(trace.probe.messages) + 1
 
 
 def _reference(tree: n.Template, setting: Setting) -> JinjaEngine:
@@ -208,10 +237,6 @@ def _calling_form(reference: JinjaEngine, setting: Setting) -> tuple[Form, dict[
 
 
 def _unusable(plain: str | Failure) -> str:
-    if isinstance(plain, LimitReached):
-        raise TemplateError(
-            f"the chat template was stopped: {plain}; name another one with `template: {{path: FILE}}`"
-        ) from plain
     if isinstance(plain, Exception):
         return str(plain) or type(plain).__name__
     for text in ("Usra asks something.", "Ansb says something."):
@@ -241,7 +266,10 @@ def _render_all(reference: JinjaEngine, form: Form, setting: Setting) -> dict[st
             results[probe.name] = render_plain(
                 reference, shaped(probe.messages, form), probe.tools, setting.variables, setting.limits.floor
             )
-        except (Raised, RenderFailed, LimitReached) as error:
+        except LimitReached as error:
+            msg = f"the chat template was stopped: {error}; name another one with `template: {{path: FILE}}`"
+            raise TemplateError(msg) from error
+        except (Raised, RenderFailed) as error:
             results[probe.name] = error
     return results
 

@@ -477,4 +477,5 @@ def _learned(tree: n.Template, setting: Setting, state: State) -> Learned:
         refused=proof.refused,
         dropped=tuple(proof.dropped()),
         tried=tuple(proof.tried),
+        fuel=proof.fuel,
     )
