@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retok_dask.recipe import TokenizerSpec
 
@@ -167,6 +169,70 @@ def _gzip_members(data: bytes) -> list[bytes]:
         except zlib.error:  # these three bytes were no gzip header
             continue
     return found
+
+
+# --- tiny tokenizers, trained here -------------------------------------------
+
+TINY = ("byte_level", "byte_level_nfc", "sentencepiece", "unigram", "wordpiece")
+TINY_CONTROL = ["<s>", "</s>", "<|start|>", "<|end|>", "<think>", "</think>"]
+_CORPUS = [
+    "the quick brown fox jumps over the lazy dog and the dog does not mind at all",
+    "Completions of a large model become tokens, and each token has a kind and a message.",
+    "Été à la plage, naïve façade, über Straße, señor, Århus; 東京都の天気は晴れです。你好,世界",
+    "def encode(text: str) -> list[int]:\n    return [ord(char) for char in text]\n",
+    "Съешь же ещё этих мягких французских булок 👍🏽 👨‍👩‍👧 12345 3.14",
+] * 40
+
+
+def tiny_tokenizer(kind: str) -> TokenizerSpec:
+    """A small tokenizer of one kind (see :data:`TINY`), trained on a few sentences, the same every time."""
+    folder = _once(f"tiny/{kind}", lambda target: _train(kind).save(str(target / "tokenizer.json")))
+    return TokenizerSpec(path=str(folder / "tokenizer.json"), bos_token="<s>", eos_token="</s>")
+
+
+def _train(kind: str) -> Tokenizer:
+    unknown = "[UNK]" if kind == "wordpiece" else "<unk>"
+    special = [unknown, *TINY_CONTROL]
+    if kind.startswith("byte_level"):
+        made = Tokenizer(models.BPE())
+        made.normalizer = normalizers.NFC() if kind.endswith("nfc") else None
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        made.post_processor = processors.ByteLevel(trim_offsets=True)
+        trainer = trainers.BpeTrainer(
+            vocab_size=600,
+            special_tokens=special[1:],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+    elif kind == "sentencepiece":
+        made = Tokenizer(models.BPE(unk_token=unknown, fuse_unk=True, byte_fallback=True))
+        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        made.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special + bytes_, show_progress=False)
+    elif kind == "unigram":
+        made = Tokenizer(models.Unigram())
+        made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=special, unk_token=unknown, show_progress=False
+        )
+    else:
+        made = Tokenizer(models.WordPiece(unk_token=unknown))
+        made.normalizer = normalizers.BertNormalizer(lowercase=True)
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    made.train_from_iterator(_CORPUS, trainer)
+    if kind == "sentencepiece":  # bytes are ordinary entries, never looked for in text
+        data = json.loads(made.to_str())
+        data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
+        made = Tokenizer.from_str(json.dumps(data))
+    return made
 
 
 # --- templates --------------------------------------------------------------

@@ -95,14 +95,14 @@ class BatchEncoder:
     def _engine_ids(self, job: _Job) -> Flat:
         """Ids of all rows by the engine in use, sampled rows compared."""
         fast = self.fast
-        whole = {n for n, row in enumerate(job.rows) if row.escapes or n in job.failed}
-        if fast is not None and self.guards:
-            job.by_reference.update(
-                n
-                for n, row in enumerate(job.rows)
-                if not row.text.isascii() and any(g in row.text for g in self.guards)
-            )
-        aside = whole | job.by_reference
+        if fast is not None:
+            job.by_reference.update(n for n, row in enumerate(job.rows) if self._is_guarded(row.text))
+        escaped = {
+            n: row
+            for n, row in enumerate(job.rows)
+            if row.escapes and n not in job.by_reference and n not in job.failed
+        }
+        aside = escaped.keys() | job.failed.keys() | job.by_reference
         texts = (
             ["" if n in aside else row.text for n, row in enumerate(job.rows)]
             if aside
@@ -116,8 +116,16 @@ class BatchEncoder:
             )
             job.by_reference.update(range(len(job.rows)))
             flat = self._reference.encode(texts)
-        replaced = {number: self._reference_ids(job, number) for number in sorted(aside) if number not in job.failed}
-        return replace_rows(flat, replaced)
+        replaced: dict[int, Int32] = {}
+        if escaped:
+            replaced, refused = self._pieces.encode_rows(escaped, self.fast or self._reference)
+            for number, why in refused.items():
+                job.fail(number, RejectReason.encode_error, why)
+        guarded = sorted((aside & job.by_reference) - replaced.keys() - job.failed.keys())
+        return replace_rows(flat, replaced | {number: self._reference_ids(job, number) for number in guarded})
+
+    def _is_guarded(self, text: str) -> bool:
+        return not text.isascii() and any(guard in text for guard in self.guards)
 
     def _sample_differs(self, texts: Sequence[str], flat: Flat) -> bool:
         chosen = [number for number, text in enumerate(texts) if text and is_sampled(text)]

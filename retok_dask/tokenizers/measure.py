@@ -85,7 +85,8 @@ def _byte_bounds(number: int, row: Rendered, normalize: Callable[[str], str] | N
 def spans_of(rows: Sequence[Rendered], measured: Measured) -> Spans:
     """The batch's non-empty spans, flat."""
     counts = np.array(measured.counts, np.int64)
-    lengths = np.diff(np.array(measured.bounds, np.int64))
+    bounds = np.array(measured.bounds, np.int64)
+    lengths = bounds[1:] - bounds[:-1]
     inside = np.ones(lengths.size, bool)
     inside[np.cumsum(counts + 1)[:-1] - 1] = False  # the step from one row's end to the next row's start
     lengths = lengths[inside]

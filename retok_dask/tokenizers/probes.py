@@ -35,13 +35,21 @@ FRAGMENTS = (
 )  # fmt: skip
 
 
-def groups(added_tokens: Sequence[str], token_texts: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Named groups of texts, the quickest to differ first."""
-    yield "hostile strings", hostile(4000, seed=1)
-    yield "added tokens in text", added_in_text(added_tokens)
-    yield "every vocabulary entry", vocabulary(token_texts)
-    yield "every code point in several contexts", code_points()
-    yield "megabyte strings", megabytes()
+def groups(
+    added_tokens: Sequence[str], token_texts: Sequence[str], *, full: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """Named groups of texts, the quickest to differ first.
+
+    Args:
+        added_tokens, token_texts: what the tokenizer has.
+        full: take time for it: ten times the hostile strings, each vocabulary
+            entry as a text of its own, each code point in more contexts.
+    """
+    yield "hostile strings", hostile(20_000 if full else 2000, seed=1)
+    yield "added tokens in text", added_in_text(added_tokens if full else added_tokens[:300])
+    yield "every vocabulary entry", vocabulary(token_texts, full=full)
+    yield "every code point in several contexts", code_points(full=full)
+    yield "megabyte strings", megabytes(1 << 20 if full else 1 << 18)
 
 
 def hostile(count: int, *, seed: int, extra: Sequence[str] = ()) -> list[str]:
@@ -71,48 +79,41 @@ def added_in_text(added_tokens: Sequence[str]) -> list[str]:
     return texts + hostile(500, seed=2, extra=list(added_tokens)[:400] or ("",))
 
 
-def vocabulary(token_texts: Sequence[str]) -> list[str]:
-    """Each vocabulary entry's text alone, and many of them run together."""
+def vocabulary(token_texts: Sequence[str], *, full: bool) -> list[str]:
+    """Each vocabulary entry's text as a line (or text) of its own, and many of them run together."""
     chooser = random.Random(3)  # noqa: S311  reproducible, not secret
     mixed = list(token_texts)
     chooser.shuffle(mixed)
-    return [*token_texts, *("".join(mixed[i : i + 16]) for i in range(0, len(mixed), 16))]
+    lines = list(token_texts) if full else ["\n".join(token_texts[i : i + 64]) for i in range(0, len(token_texts), 64)]
+    return lines + ["".join(mixed[i : i + 16]) for i in range(0, len(mixed), 16 if full else 64)]
 
 
-def code_points() -> list[str]:
-    """Every code point but surrogates.
+def code_points(*, full: bool) -> list[str]:
+    """Every code point but surrogates, each in several contexts.
 
-    The planes in use get each point before and after a letter, a digit, a
-    blank, an apostrophe, a mark, itself and a line end; the planes that hold
-    nothing or only private use get it doubled after a letter and a blank.
+    The planes in use have each point after and before a letter, after a blank
+    and before a digit (and more, if `full`); the planes that hold nothing or
+    only private use have each of a sample between letters, and all of them in
+    a row if `full`.
     """
+    form = "a{0}b {0}1{0}{0}\n{0}'{0}s e\u0301{0}" if full else "a{0}b {0}1"
     texts = []
     for start in range(0, 0x110000, BLOCK):
         if 0xD800 <= start < 0xE000:
             continue
-        rich = start < 0x34000 or 0xE0000 <= start < 0xE1000
         points = [chr(point) for point in range(start, start + BLOCK)]
-        if rich:
-            texts.append("".join(f"a{c}b {c}1{c}{c}\n{c}'{c}s e\u0301{c}" for c in points))
+        if start < 0x34000 or 0xE0000 <= start < 0xE1000:
+            texts.append("".join(map(form.format, points)))
         elif start % (16 * BLOCK) == 0:
-            texts.append("".join(f"a{c}{c} {c}" for c in points))
-        else:
+            texts.append("".join(f"a{point}{point} {point}" for point in points))
+        elif full:
             texts.append("".join(points))
     return texts
 
 
-def megabytes() -> list[str]:
-    """Long strings: one character, no blanks, only blanks, base64, wide letters."""
-    size = 1 << 20
+def megabytes(size: int) -> list[str]:
+    """Long strings: one character, no blanks, only blanks, base64, wide letters, everything."""
     chooser = random.Random(4)  # noqa: S311  reproducible, not secret
-    base64 = "".join(chooser.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=size // 4))
-    return [
-        "a" * (size // 8),
-        " " * (size // 8),
-        "\n" * (size // 8),
-        "=" * (size // 8),
-        "\u4e2d" * (size // 16),
-        "0123456789" * (size // 80),
-        base64,
-        "".join(hostile(4000, seed=5)),
-    ]
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    one = [char * (size // 8 // len(char.encode())) for char in ("a", " ", "\n", "=", "\u4e2d", "0", "\r\n")]
+    return [*one, "".join(chooser.choices(alphabet, k=size)), "".join(hostile(size // 60, seed=5))]

@@ -15,7 +15,7 @@ from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers import certificate as certificates
 from retok_dask.tokenizers.batch import BatchEncoder
 from retok_dask.tokenizers.bytelevel import ByteTable, is_byte_level, uses_nfc
-from retok_dask.tokenizers.certificate import Certificate
+from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
 from retok_dask.tokenizers.load import load_definition
@@ -134,14 +134,18 @@ class Tokenizer:
         if self._choice == "reference" or not self.byte_level:
             return None
         known = self._given or certificates.stored(self.definition.json_digest)
-        if known is not None:
-            return known
-        made = self.certify()
+        return known if known is not None else self.certify(tier="quick")
+
+    def certify(self, sample: Iterable[str] = (), *, tier: Tier = "full") -> Certificate:
+        """Compare the fast engine with the reference now, on text of the user's too, and keep the result.
+
+        ``quick`` takes a few seconds, ``full`` about half a minute.
+        """
+        made = self._compare_engines(sample, tier)
         certificates.store(made)
         return made
 
-    def certify(self, sample: Iterable[str] = ()) -> Certificate:
-        """Compare the fast engine with the reference now, on text of the user's too; keeps nothing."""
+    def _compare_engines(self, sample: Iterable[str], tier: Tier) -> Certificate:
         try:
             fast = FastEngine(self.definition.json)
         except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
@@ -153,6 +157,7 @@ class Tokenizer:
             added_tokens=list(self.added_tokens),
             token_texts=self._table.texts() if self._table else [],
             sample=sample,
+            tier=tier,
         )
 
     @cached_property
