@@ -23,6 +23,8 @@ BATCH_BYTES = 8 * 1024 * 1024
 MOST_ROWS = 4096
 STREAM_BUFFER = 4 * 1024 * 1024
 
+_BAD_ROWS = (pa.ArrowException, UnicodeDecodeError, ValueError, OverflowError)
+
 
 class RangeFile(io.RawIOBase):
     """A remote file that can be read from anywhere, each read retried by itself."""
@@ -159,7 +161,7 @@ def _arrow_batches(source: Any, part: Part, options: ReadOptions) -> Iterator[An
 
 def batch_records(batch: Any, first: int, url: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """Records of a batch: each row's values as Python objects of that row alone."""
-    arrays = {}
+    arrays: dict[str, list[Any]] = {}
     for name in batch.schema.names if options.tokens else ():
         numbers = _number_lists(batch.column(name))
         if numbers is not None:
@@ -167,7 +169,8 @@ def batch_records(batch: Any, first: int, url: str, options: ReadOptions) -> Ite
     rest = batch.select([name for name in batch.schema.names if name not in arrays])
     for number, value in enumerate(_rows(rest)):
         if isinstance(value, Exception):
-            yield Reject(url, first + number, -1, RejectReason.bad_utf8, str(value)[:500])
+            reason = RejectReason.bad_utf8 if "utf" in str(value).lower() else RejectReason.bad_file
+            yield Reject(url, first + number, -1, reason, f"the row cannot be read: {value}"[:500])
             continue
         for name, lists in arrays.items():
             value[name] = lists[number]
@@ -175,14 +178,21 @@ def batch_records(batch: Any, first: int, url: str, options: ReadOptions) -> Ite
 
 
 def _rows(batch: Any) -> Iterator[Any]:
+    """Rows as Python objects; an exception in place of a row that cannot be one."""
     try:
-        yield from batch.to_pylist(maps_as_pydicts="lossy")
-    except (UnicodeDecodeError, ValueError, OverflowError):
+        yield from _objects(batch)
+    except _BAD_ROWS:
         for number in range(batch.num_rows):
             try:
-                yield batch.slice(number, 1).to_pylist(maps_as_pydicts="lossy")[0]
-            except (UnicodeDecodeError, ValueError, OverflowError) as error:
+                yield _objects(batch.slice(number, 1))[0]
+            except _BAD_ROWS as error:
                 yield error
+
+
+def _objects(batch: Any) -> list[Any]:
+    # What a file says about its offsets is believed by Arrow and would crash the process if it is wrong.
+    batch.validate(full=True)
+    return list(batch.to_pylist(maps_as_pydicts="lossy"))
 
 
 def _number_lists(column: Any) -> list[Any] | None:
@@ -192,6 +202,7 @@ def _number_lists(column: Any) -> list[Any] | None:
         return None
     if not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
         return None
+    column.validate(full=True)
     if column.values.null_count:
         return None
     flat = column.values.to_numpy(zero_copy_only=False)

@@ -142,7 +142,8 @@ def _side(record: dict[str, Any], value: Any, spec: DatasetSpec) -> Conversation
     if isinstance(value, str) and is_dialogue_text(value):
         return conversation(split_dialogue(value), record, spec)
     answer = as_messages(value, "assistant", "side of the pair")
-    if answer and (answer[0].get("role") or answer[0].get("from")) in ("user", "human", "system"):
+    first = answer[0] if answer and isinstance(answer[0], dict) else {}
+    if (first.get("role") or first.get("from")) in ("user", "human", "system"):
         return conversation(answer, record, spec)
     before: Any = find_messages(record)[0] or record.get("prompt")
     if before is None:

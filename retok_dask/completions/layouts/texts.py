@@ -94,7 +94,7 @@ def build_paragraphs(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
     """One document for each paragraph of an article."""
     del spec
     paragraphs = record.get("paragraphs")
-    if not isinstance(paragraphs, list):
+    if not isinstance(paragraphs, list) or not paragraphs:
         raise RecordRejected(RejectReason.bad_layout, "no list under 'paragraphs'")
     texts = [paragraph.get("context") for paragraph in paragraphs if isinstance(paragraph, dict)]
     found = [text for text in texts if isinstance(text, str) and text]
