@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
@@ -158,11 +159,13 @@ class UnitWriter:
 
     def write(self, batch: SampleBatch) -> None:
         """Append the samples, rejects and counts of a batch."""
+        started = perf_counter()
         self._sinks["samples"].write(batch.samples)
         self._digest.update(batch.samples)
         self._summary.update(batch.samples)
         self.write_rejects(batch.rejects)
         self.add_stats(batch.stats)
+        self._stats.seconds["write"] += perf_counter() - started
 
     def write_rejects(self, rejects: pa.RecordBatch) -> None:
         """Append rejects alone; their counts must come by :meth:`add_stats`."""
@@ -184,12 +187,14 @@ class UnitWriter:
                 self._files[role].unlink(missing_ok=True)
 
     def _publish(self) -> None:
+        started = perf_counter()
         outputs = [self._publish_file("samples", self.folder.data(self.unit.dataset, self.unit.id))]
         rejects = self.folder.rejects(self.unit.dataset, self.unit.id)
         if self._sinks["rejects"].rows:
             outputs.append(self._publish_file("rejects", rejects))
         else:
             self.folder.remove([rejects])
+        self._stats.seconds["write"] += perf_counter() - started
         self.receipt = Receipt(
             unit=self.unit.id,
             dataset=self.unit.dataset,

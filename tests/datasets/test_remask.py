@@ -22,7 +22,7 @@ def test_the_same_policy_gives_the_same_content(tmp_path):
     once = remask(folder.url, "assistant", str(tmp_path / "once")).manifest
     assert first.total.loss_tokens == first.total.tokens
     assert back.content_digest == once.content_digest
-    assert back.total.to_dict() == once.total.to_dict()
+    assert back.total.to_dict() | {"seconds": None} == once.total.to_dict() | {"seconds": None}
     assert back.fingerprint == read_manifest(folder).fingerprint
 
 
