@@ -203,21 +203,26 @@ class _Session:
         self._lost: OutputLocked | None = None
         self._said = ""
         self._dashboard = ""
+        self._workers = 0
         self._driver: Driver | None = None
 
     def work(self, client: Client | None, scheduler: str | None) -> RunResult:
         """Do what is left, and write the manifest if all is done."""
         started = monotonic()
-        self._begin()
-        outcome = Outcome()
-        try:
-            with self._pulse():
-                if self.prepared.todo:
-                    outcome = self._drive(client, scheduler)
-                result = self._finish(outcome, monotonic() - started)
-        except BaseException as error:
-            self._end(type(error).__name__, str(error)[:500])
-            raise
+        with contextlib.ExitStack() as stack:
+            found = None
+            if self.prepared.todo:
+                # before anything is written: a cluster that does not answer leaves no trace
+                found = stack.enter_context(connect(self.prepared.recipe, client, scheduler))
+                self._workers = check_versions(found).workers
+            self._begin()
+            try:
+                with self._pulse():
+                    outcome = Outcome() if found is None else self._drive(found)
+                    result = self._finish(outcome, monotonic() - started)
+            except BaseException as error:
+                self._end(type(error).__name__, str(error)[:500])
+                raise
         self._end("done" if result.exit_code == 0 else "failed", result.verdict)
         return result
 
@@ -249,28 +254,24 @@ class _Session:
         self.folder.write_bytes(LISTING, self.prepared.listing.to_json())
         start_run(self.folder, self.prepared.fingerprint, self.prepared.recipe)
 
-    def _drive(self, client: Client | None, scheduler: str | None) -> Outcome:
+    def _drive(self, found: Client) -> Outcome:
         prepared = self.prepared
         job = EncodeJob.of(
             self.log.session, prepared.recipe, prepared.tokenizer, prepared.template, prepared.fingerprint.digest
         )
-        with connect(prepared.recipe, client, scheduler) as found:
-            versions = check_versions(found)
-            self._dashboard = proxied(found.dashboard_link or "")
-            self.log.add(
-                "cluster", scheduler=found.scheduler.address, workers=versions.workers, dashboard=self._dashboard
-            )
-            self._driver = Driver(
-                found,
-                job,
-                prepared.todo,
-                tracker=self.tracker,
-                log=self.log,
-                seconds_per_record=prepared.recipe.units.seconds_per_record,
-                tick=self._tick,
-                known_bad=self._known_bad(),
-            )
-            return self._driver.work()
+        self._dashboard = proxied(found.dashboard_link or "")
+        self.log.add("cluster", scheduler=found.scheduler.address, workers=self._workers, dashboard=self._dashboard)
+        self._driver = Driver(
+            found,
+            job,
+            prepared.todo,
+            tracker=self.tracker,
+            log=self.log,
+            seconds_per_record=prepared.recipe.units.seconds_per_record,
+            tick=self._tick,
+            known_bad=self._known_bad(),
+        )
+        return self._driver.work()
 
     def _known_bad(self) -> dict[str, list[SetAside]]:
         """Records that earlier sessions set aside, in units that they did not commit."""

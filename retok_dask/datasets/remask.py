@@ -60,6 +60,19 @@ class Remasked:
     manifest: Manifest
     gone: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        total = self.manifest.total
+        return {"samples": total.samples, "tokens": total.tokens, "loss_tokens": total.loss_tokens, "gone": self.gone}
+
+    def to_text(self) -> str:
+        """What there is now, and what could not come back."""
+        total = self.manifest.total
+        share = f"{total.samples:,} samples, {total.tokens:,} tokens, {total.trained_share:.1%} trained"
+        if not self.gone:
+            return share
+        return f"{share}; {self.gone:,} records that the old policy left out cannot come back without a fresh run"
+
 
 @dataclass(frozen=True)
 class _Unit:
