@@ -14,7 +14,7 @@ from retok_dask.checks.rows import UnitFindings, scan_unit
 from retok_dask.checks.thresholds import canaries, drift, reject_share, user_thresholds
 from retok_dask.datasets import OutputFolder, read_manifest, read_run
 from retok_dask.datasets.digest import ContentDigest
-from retok_dask.datasets.folder import MANIFEST, RECEIPTS, RECIPE
+from retok_dask.datasets.folder import MANIFEST, RECEIPTS, RECIPE, VOCABULARY
 from retok_dask.datasets.manifest import accounting_problem, counts_of
 from retok_dask.datasets.parallel import map_units
 from retok_dask.datasets.receipts import parse_receipts
@@ -109,9 +109,9 @@ def _whole_run(folder: OutputFolder, manifest: Manifest, recipe: Recipe) -> list
 
 def _files(folder: OutputFolder, manifest: Manifest) -> Check:
     """Every file that the manifest names is there with its size, and no other one."""
-    found = folder.sizes("data") | folder.sizes("rejects")
+    found = folder.sizes("data") | folder.sizes("rejects") | folder.sizes(VOCABULARY)
     named = {record.path: record for unit in manifest.units.values() for record in unit.outputs}
-    problems = [f"{path} is missing" for path in named if path not in found and not path.startswith("_")]
+    problems = [f"{path} is missing" for path in named if path not in found]
     problems += [
         f"{path} has {found[path]} bytes, the manifest says {record.size}"
         for path, record in named.items()

@@ -1,5 +1,6 @@
 """What goes out: files that appear whole, receipts, the manifest, and the way back in."""
 
+from retok_dask.datasets.differences import RunDiff, diff
 from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.export import Exported, export
 from retok_dask.datasets.fingerprint import (
@@ -13,6 +14,7 @@ from retok_dask.datasets.fingerprint import (
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.lock import LockInfo, OutputLock
 from retok_dask.datasets.manifest import Manifest, UnitEntry, build_manifest, read_manifest, write_manifest
+from retok_dask.datasets.mixing import Mixture, mix
 from retok_dask.datasets.reader import RowIterator, TokenDataset, open_dataset
 from retok_dask.datasets.receipts import (
     FileRecord,
@@ -24,29 +26,37 @@ from retok_dask.datasets.receipts import (
     write_receipt,
 )
 from retok_dask.datasets.remask import Remasked, remask
+from retok_dask.datasets.vocabulary import DraftVocabulary, TokenCounts, draft_vocabulary, token_counts
 from retok_dask.datasets.writer import UnitWriter
 
 __all__ = [
     "ContentDigest",
+    "DraftVocabulary",
     "Exported",
     "FileRecord",
     "Fingerprint",
     "LockInfo",
     "Manifest",
+    "Mixture",
     "OutputFolder",
     "OutputLock",
     "Receipt",
     "ReceiptScan",
     "Remasked",
     "RowIterator",
+    "RunDiff",
+    "TokenCounts",
     "TokenDataset",
     "UnitEntry",
     "UnitWriter",
     "build_manifest",
     "check_fingerprint",
+    "diff",
     "discard_unit",
+    "draft_vocabulary",
     "export",
     "library_versions",
+    "mix",
     "open_dataset",
     "read_fingerprint",
     "read_manifest",
@@ -55,6 +65,7 @@ __all__ = [
     "remask",
     "scan_receipts",
     "start_run",
+    "token_counts",
     "write_manifest",
     "write_receipt",
 ]

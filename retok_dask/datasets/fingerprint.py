@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import unicodedata
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,9 @@ RECORDED = (
     "s3fs",
 )
 """Packages that must not change a token: engines are certified against the reference."""
+
+FACTS = ("vocab_size", "bos_id", "eos_id", "engine")
+"""What ``run.json`` says of the tokenizer, for checks and exits that do without it."""
 
 SHOWN = 5
 """Differences of one kind that an error message names one by one."""
@@ -76,6 +79,8 @@ class Fingerprint:
         template: digest of the template's text; None where no data set needs one.
         versions: of the packages in :data:`BINDING`.
         schema_version: of the sample schema.
+        facts: of the tokenizer, for checks and exits that do without it; no
+            part of the digest.
     """
 
     recipe: dict[str, Any]
@@ -84,6 +89,7 @@ class Fingerprint:
     template: str | None
     versions: dict[str, str]
     schema_version: int = SCHEMA_VERSION
+    facts: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(
@@ -118,14 +124,13 @@ class Fingerprint:
             tokenizer=tokenizer.digest,
             template=template.digest if template is not None else None,
             versions={name: _version(name) for name in BINDING},
+            facts={name: getattr(tokenizer, name, None) for name in FACTS},
         )
 
     @property
     def digest(self) -> str:
         """Hex sha256 of everything but the input files, which may be added to (``extend``)."""
-        data = asdict(self)
-        data.pop("inputs")
-        return digest(data)
+        return digest(self.content())
 
     @property
     def inputs_digest(self) -> str:
@@ -151,32 +156,21 @@ class Fingerprint:
                 found.append(f"version of {name}: was {before}, is {now}")
         return found + _input_differences(old.inputs, self.inputs)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def content(self) -> dict[str, Any]:
+        """All but the input files and the facts, as JSON values."""
+        data = asdict(self)
+        return {name: value for name, value in data.items() if name not in {"inputs", "facts"}}
 
 
-FACTS = ("vocab_size", "bos_id", "eos_id", "engine")
-"""What ``run.json`` says of the tokenizer, for checks and exits that do without it."""
-
-
-def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe, tokenizer: Any = None) -> None:
-    """Write recipe, inputs and ``run.json`` of a run; ``run.json`` comes last and makes the folder a run's.
-
-    Args:
-        folder: the run's folder.
-        fingerprint: of the run.
-        recipe: as resolved.
-        tokenizer: if given, its vocabulary size and control ids are recorded.
-    """
+def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe) -> None:
+    """Write recipe, inputs and ``run.json`` of a run; ``run.json`` comes last and makes the folder a run's."""
     previous = folder.read_json(RUN) or {}
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     folder.write_bytes(RECIPE, recipe.to_yaml().encode())
     folder.write_json(INPUTS, fingerprint.inputs)
-    data = fingerprint.to_dict()
-    data.pop("inputs")
     run = {
         "fingerprint": fingerprint.digest,
-        "content": data,
+        "content": fingerprint.content(),
         "inputs": {
             "digest": fingerprint.inputs_digest,
             "files": len(fingerprint.inputs),
@@ -186,7 +180,7 @@ def start_run(folder: OutputFolder, fingerprint: Fingerprint, recipe: Recipe, to
         "started": previous.get("started", now),
         "written": now,
         "versions": library_versions(),
-        "tokenizer": {name: getattr(tokenizer, name, None) for name in FACTS},
+        "tokenizer": fingerprint.facts,
     }
     folder.write_json(RUN, run, indent=True)
 
@@ -212,7 +206,7 @@ def read_fingerprint(folder: OutputFolder) -> Fingerprint | None:
     if run is None:
         return None
     try:
-        return Fingerprint(inputs=folder.read_json(INPUTS) or [], **run["content"])
+        return Fingerprint(inputs=folder.read_json(INPUTS) or [], facts=run.get("tokenizer") or {}, **run["content"])
     except TypeError as error:
         msg = f"{folder.url_of(RUN)} was written by another version of retok ({error}); read it with that version"
         raise OutputError(msg) from error

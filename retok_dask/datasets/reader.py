@@ -248,6 +248,12 @@ class TokenDataset:
     def __len__(self) -> int:
         return self._groups.rows
 
+    def rows_by_unit(self) -> list[int]:
+        """Rows of each unit of :attr:`units`, within the row bounds."""
+        if self.row_filter.keeps_all:
+            return [unit.summary["rows"] for unit in self.units]
+        return self._groups.rows_by_file()
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Row ``index``: lists as numpy arrays, segments as (start, end, kind, message) tuples."""
         return self._groups.row(index)

@@ -56,6 +56,13 @@ class RowGroups:
         """How many rows there are."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    def rows_by_file(self) -> list[int]:
+        """Kept rows of each file."""
+        counts = [0] * len(self._paths)
+        for (file, _), kept in zip(self._groups, self._kept, strict=True):
+            counts[file] += len(kept)
+        return counts
+
     def row(self, index: int) -> dict[str, Any]:
         """One row; negative numbers count from the end.
 

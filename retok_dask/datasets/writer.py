@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.receipts import FileRecord, Receipt, write_receipt
+from retok_dask.datasets.vocabulary import TokenCounts
 from retok_dask.errors import OutputError
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.schema import REJECT_SCHEMA, sample_schema
@@ -145,6 +146,7 @@ class UnitWriter:
         self.fingerprint = fingerprint
         self.receipt: Receipt | None = None
         self._digest = ContentDigest()
+        self._tokens = TokenCounts()
         self._summary = _Summary()
         self._stats = UnitStats()
         self._schemas = {"samples": sample_schema(keep), "rejects": REJECT_SCHEMA}
@@ -162,6 +164,7 @@ class UnitWriter:
         started = perf_counter()
         self._sinks["samples"].write(batch.samples)
         self._digest.update(batch.samples)
+        self._tokens.update(batch.samples)
         self._summary.update(batch.samples)
         self.write_rejects(batch.rejects)
         self.add_stats(batch.stats)
@@ -195,6 +198,7 @@ class UnitWriter:
         else:
             self.folder.remove([rejects])
         self._stats.seconds["write"] += perf_counter() - started
+        outputs.append(self._publish_vocabulary())
         self.receipt = Receipt(
             unit=self.unit.id,
             dataset=self.unit.dataset,
@@ -213,6 +217,17 @@ class UnitWriter:
         sink.close()
         published = self.folder.publish(self._files[role], relative)
         return FileRecord(role, published.path, published.size, published.sha256, sink.rows)
+
+    def _publish_vocabulary(self) -> FileRecord:
+        """The unit's token counts, for vocabulary tables without another pass."""
+        table = self._tokens.to_table()
+        path = self.folder.local_temporary(f"{self.unit.id}-{self.attempt}-vocabulary")
+        try:
+            pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=False)
+            published = self.folder.publish(path, self.folder.vocabulary(self.unit.dataset, self.unit.id))
+        finally:
+            path.unlink(missing_ok=True)
+        return FileRecord("vocabulary", published.path, published.size, published.sha256, table.num_rows)
 
 
 class _Summary:

@@ -69,7 +69,7 @@ def run_recipe(recipe: Recipe) -> OutputFolder:
     listing = list_inputs(recipe)
     folder = OutputFolder(recipe.output, recipe.storage)
     fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=DAY)
-    start_run(folder, fingerprint, recipe, tokenizer)
+    start_run(folder, fingerprint, recipe)
     specs = {spec.name: spec for spec in recipe.datasets}
     for unit in listing.units:
         kernel = Kernel(recipe, specs[unit.dataset], tokenizer, template)

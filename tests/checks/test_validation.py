@@ -199,7 +199,7 @@ def test_a_missing_unit(run):
 
 def test_a_missing_unit_that_the_manifest_has_lost_too(run):
     receipt = units(run)[0]
-    run.remove([receipt.outputs[0].path, run.receipt(receipt.unit)])
+    run.remove([*(file.path for file in receipt.outputs), run.receipt(receipt.unit)])
     manifest = json.loads(run.read_bytes("_retok/manifest.json"))
     manifest["units"] = [unit for unit in manifest["units"] if unit["unit"] != receipt.unit]
     run.write_json("_retok/manifest.json", manifest)
@@ -210,7 +210,7 @@ def test_a_doubled_unit(run):
     receipt = units(run)[0]
     path = receipt.outputs[0].path.replace(receipt.unit, "copy")
     shutil.copy(local(run, receipt.outputs[0].path), local(run, path))
-    outputs = (dataclasses.replace(receipt.outputs[0], path=path),)
+    outputs = (dataclasses.replace(receipt.outputs[0], path=path), *receipt.outputs[1:])
     run.write_json(run.receipt("copy"), dataclasses.replace(receipt, unit="copy", outputs=outputs).to_dict())
     assert failed(validate(run.url, full=True)) == {"files", "receipts"}
     write_manifest(run, read_receipts(run))

@@ -91,7 +91,7 @@ def test_the_receipt_comes_after_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "write_receipt", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_unit(folder, FakeUnit("u"), [make_batch(3)])
-    assert files(tmp_path) == {"data/data/u.parquet"}
+    assert files(tmp_path) == {"data/data/u.parquet", "_retok/vocabulary/data/u.parquet"}
     assert read_receipts(folder) == {}
 
 
@@ -122,7 +122,12 @@ def test_two_attempts_at_once_are_harmless(tmp_path):
     for thread in threads:
         thread.join()
     assert list(read_receipts(folder, verify="sha256")) == ["u"]
-    assert files(tmp_path) == {"data/data/u.parquet", "rejects/data/u.parquet", "_retok/receipts/u.json"}
+    assert files(tmp_path) == {
+        "data/data/u.parquet",
+        "rejects/data/u.parquet",
+        "_retok/receipts/u.json",
+        "_retok/vocabulary/data/u.parquet",
+    }
 
 
 def test_row_groups_are_bounded_by_bytes_whatever_the_rows(tmp_path, monkeypatch):
