@@ -95,9 +95,9 @@ class TokenFate:
 class ControlMap:
     """The table from control tokens of an old tokenizer to those of a new one; complete or refused.
 
-    Rules, in order: the recipe's ``token_map`` (exact text, then patterns with
-    ``*``); the new tokenizer has a token of the same text; an added token that
-    is not flagged special is ordinary text.
+    Rules, in order: the recipe's ``token_map`` by exact text; the new tokenizer
+    has a token of the same text; an added token that is not flagged special is
+    ordinary text; patterns with ``*`` of the ``token_map``.
 
     Args:
         old, new: the tokenizers.
@@ -150,19 +150,24 @@ class ControlMap:
         ]
 
     def _row(self, text: str, index: int, token_map: Mapping[str, str | None], *, special: bool) -> TokenFate | None:
-        key = text if text in token_map else next((key for key in token_map if fnmatchcase(text, key)), None)
-        if key is not None:
-            target = token_map[key]
-            if target is None:
-                return TokenFate(text, index, "reject", rule="token_map")
-            if not target:
-                return TokenFate(text, index, "drop", rule="token_map")
-            if target in self._new:
-                return TokenFate(text, index, "token", target, self._new[target], "token_map")
-            return TokenFate(text, index, "text", text, rule="token_map")
+        if text in token_map:
+            return self._named(text, index, token_map[text])
         if text in self._new:
             return TokenFate(text, index, "token", text, self._new[text])
-        return None if special else TokenFate(text, index, "text", text, rule="not special")
+        if not special:
+            return TokenFate(text, index, "text", text, rule="not special")
+        key = next((key for key in token_map if fnmatchcase(text, key)), None)
+        return None if key is None else self._named(text, index, token_map[key])
+
+    def _named(self, text: str, index: int, target: str | None) -> TokenFate:
+        """What the recipe says of a token."""
+        if target is None:
+            return TokenFate(text, index, "reject", rule="token_map")
+        if not target:
+            return TokenFate(text, index, "drop", rule="token_map")
+        if target in self._new:
+            return TokenFate(text, index, "token", target, self._new[target], "token_map")
+        return TokenFate(text, index, "text", text, rule="token_map")
 
     def _check_names(self, old: Tokenizer, token_map: Mapping[str, str | None], dataset: str) -> None:
         known = control_tokens(old)

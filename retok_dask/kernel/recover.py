@@ -8,129 +8,37 @@ they were has it been recovered. Everything else is a reject that says why.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from retok_dask.kernel.controls import ControlFinder, control_tokens
-from retok_dask.kernel.readback import CallReader, json_objects, read_tools
-from retok_dask.templates.probes import probes
+from retok_dask.kernel.readback import CallReader, read_tools
+from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged, shifts
 from retok_dask.types import KIND_NAMES, Conversation, Document, Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
     from retok_dask.kernel.source import Source
-    from retok_dask.templates import ChatTemplate
     from retok_dask.types import TokenRow
 
-Key = tuple[str, str]
-"""(role, kind): what a wrapper stands around."""
-
 ROLE_OF_KIND = {"system": "system", "user": "user", "tool": "tool"}
-SLACK = 4
-"""Characters by which a shared token may move a boundary between two parts."""
 
 
 @dataclass(slots=True)
-class _Part:
-    """Where a kind of a message lies in the row's text."""
+class _Field:
+    """Where a message's own text lies in the row's text."""
 
-    message: int
-    kind: str
+    number: int
+    name: str
     start: int
     end: int
+    message: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(slots=True)
-class Wrappers:
-    """Text that the template writes before and after each part, longest first; learned from probes."""
-
-    before: dict[Key, list[str]] = field(default_factory=dict)
-    after: dict[Key, list[str]] = field(default_factory=dict)
-    between: list[str] = field(default_factory=list)
-
-    @classmethod
-    def learn(cls, template: ChatTemplate) -> Wrappers:
-        """Render the probes of the templates room and note what stands around their texts."""
-        before: dict[Key, set[str]] = defaultdict(set)
-        after: dict[Key, set[str]] = defaultdict(set)
-        between: set[str] = set()
-        for probe in probes():
-            try:
-                (rendered,) = template.render(Conversation(list(probe.messages), probe.tools))
-            except (RecordRejected, ValueError):
-                continue  # a template may refuse a probe
-            for part in _parts_of_rendering(rendered):
-                message = probe.messages[part.message]
-                text = rendered.text[part.start : part.end]
-                if part.kind == "tool_call":
-                    between |= _gaps(text, message)
-                    continue
-                value = message.get("reasoning_content") if part.kind == "reasoning" else message.get("content")
-                if not value or value != value.strip() or value not in text:
-                    continue
-                key = (message["role"], part.kind)
-                at = text.index(value)
-                before[key].add(text[:at])
-                after[key].add(text[at + len(value) :])
-        return cls(_longest_first(before), _longest_first(after), sorted(between, key=len, reverse=True))
-
-    def cut(self, text: str, part: _Part, role: str) -> str | None:
-        """The part's own text; None where nothing that is known stands around it."""
-        key = (role, part.kind)
-        for slack in _shifts():
-            start, end = part.start, part.end
-            before = next((b for b in self.before.get(key, ()) if text.startswith(b, max(start + slack, 0))), None)
-            if before is None:
-                continue
-            begin = start + slack + len(before)
-            for tail in _shifts():
-                stop = end + tail
-                after = next((a for a in self.after.get(key, ()) if text.endswith(a, begin, stop)), None)
-                if after is not None and begin <= stop - len(after):
-                    return text[begin : stop - len(after)]
-        return None
-
-
-def _shifts() -> list[int]:
-    return sorted(range(-SLACK, SLACK + 1), key=abs)
-
-
-def _longest_first(found: dict[Key, set[str]]) -> dict[Key, list[str]]:
-    return {key: sorted(texts, key=len, reverse=True) for key, texts in found.items()}
-
-
-def _gaps(text: str, message: dict[str, Any]) -> set[str]:
-    """What stands between a probe's function name and the JSON of its arguments."""
-    found = set()
-    starts = [start for start, _, value in json_objects(text) if "name" not in value]
-    for call, start in zip(message.get("tool_calls") or (), starts, strict=False):
-        name = call["function"]["name"]
-        at = text.rfind(name, 0, start)
-        if at >= 0:
-            found.add(text[at + len(name) : start])
-    return found
-
-
-def _parts_of_rendering(rendered: Rendered) -> list[_Part]:
-    ends = [*rendered.starts[1:], len(rendered.text)]
-    spans = zip(rendered.starts, ends, rendered.kinds, rendered.messages, strict=True)
-    return _merged([_Part(m, KIND_NAMES[k], a, b) for a, b, k, m in spans if m >= 0])
-
-
-def _merged(parts: list[_Part]) -> list[_Part]:
-    """One part for each kind of a message that lies in one piece; of several pieces the first."""
-    out: list[_Part] = []
-    seen: dict[tuple[int, str], _Part] = {}
-    for part in parts:
-        known = seen.get((part.message, part.kind))
-        if known is None:
-            seen[(part.message, part.kind)] = part
-            out.append(part)
-        elif known.end == part.start:
-            known.end = part.end
-    return out
+    def set(self, text: str, start: int, end: int) -> None:
+        """Take another stretch of the text as the field's value."""
+        self.start, self.end = start, max(start, end)
+        self.message[self.name] = text[start : self.end]
 
 
 class Recoverer:
@@ -188,13 +96,19 @@ class Recoverer:
         text, parts = self._placed(row, segments)
         tools = self._tools(text, parts)
         numbers = sorted({part.message for part in parts if part.message >= 0})
-        own = _merged([part for part in parts if part.message >= 0])
-        messages = [self._message(text, [p for p in own if p.message == number], tools) for number in numbers]
+        own = merged([part for part in parts if part.message >= 0])
+        fields: list[_Field] = []
+        messages = [self._message(text, [p for p in own if p.message == number], tools, fields) for number in numbers]
+        for place, number in enumerate(numbers):
+            for one in fields:
+                if one.number == number:
+                    one.message = messages[place]
         counts = dict(row.counts)
         if len(numbers) <= numbers[-1]:
             counts["messages_not_in_row"] = numbers[-1] + 1 - len(numbers)
         flags = _flags(row, numbers, messages)
         conversation = Conversation(messages, tools, row.id, flags, kept=row.kept, counts=counts)
+        self._render_again(conversation, text, fields)
         self._check(conversation, row, segments, text, numbers)
         return conversation
 
@@ -211,7 +125,7 @@ class Recoverer:
         except UnicodeDecodeError:
             _refuse("its ids cut a character")
 
-    def _placed(self, row: TokenRow, segments: list[tuple[int, int, str, int]]) -> tuple[str, list[_Part]]:
+    def _placed(self, row: TokenRow, segments: list[tuple[int, int, str, int]]) -> tuple[str, list[Part]]:
         """The row's text and where its segments lie in it, in characters."""
         ids = np.asarray(row.input_ids)
         text = self._text(ids)
@@ -219,10 +133,10 @@ class Recoverer:
         ends = np.cumsum([len(one) for one in data])
         leads = np.flatnonzero((np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80)
         places = [0, *np.searchsorted(leads, ends).tolist()]
-        parts = [_Part(message, kind, places[n], places[n + 1]) for n, (_, _, kind, message) in enumerate(segments)]
+        parts = [Part(message, kind, places[n], places[n + 1]) for n, (_, _, kind, message) in enumerate(segments)]
         return text, parts
 
-    def _tools(self, text: str, parts: list[_Part]) -> list[dict[str, Any]] | None:
+    def _tools(self, text: str, parts: list[Part]) -> list[dict[str, Any]] | None:
         listed = "".join(text[part.start : part.end] for part in parts if part.kind == "tools")
         if not listed:
             return None
@@ -231,18 +145,20 @@ class Recoverer:
             _refuse("its tools are written in a form from which they cannot be read back")
         return tools
 
-    def _message(self, text: str, parts: list[_Part], tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    def _message(
+        self, text: str, parts: list[Part], tools: list[dict[str, Any]] | None, fields: list[_Field]
+    ) -> dict[str, Any]:
         kinds = {part.kind: part for part in parts}
         role = next((ROLE_OF_KIND[kind] for kind in kinds if kind in ROLE_OF_KIND), None)
         if role is not None:
-            return {"role": role, "content": self._cut(text, kinds[role], role)}
+            return {"role": role, "content": self._cut(text, kinds[role], role, "content", fields)}
         if "other" in kinds:
             _refuse(f"message {parts[0].message} has a role that segments do not tell")
         message: dict[str, Any] = {"role": "assistant", "content": ""}
         if "reasoning" in kinds:
-            message["reasoning_content"] = self._cut(text, kinds["reasoning"], "assistant")
+            message["reasoning_content"] = self._cut(text, kinds["reasoning"], "assistant", "reasoning_content", fields)
         if "content" in kinds:
-            message["content"] = self._cut(text, kinds["content"], "assistant")
+            message["content"] = self._cut(text, kinds["content"], "assistant", "content", fields)
         if "tool_call" in kinds:
             part = kinds["tool_call"]
             message["tool_calls"] = self._calls.read(text[part.start : part.end], tools)
@@ -252,12 +168,54 @@ class Recoverer:
                 )
         return message
 
-    def _cut(self, text: str, part: _Part, role: str) -> str:
+    def _cut(self, text: str, part: Part, role: str, name: str, fields: list[_Field]) -> str:
         found = self._wrappers.cut(text, part, role)
         if found is None:
             shown = text[part.start : part.end][:60]
             _refuse(f"message {part.message}: the template's text around its {part.kind} is not known: {shown!r}")
-        return found
+        fields.append(_Field(part.message, name, *found))
+        return text[found[0] : found[1]]
+
+    def _render_again(self, conversation: Conversation, text: str, fields: list[_Field]) -> None:
+        """Move the edges of fields by the few characters that shared tokens hide, until the text comes out.
+
+        A token that spans two parts is in one of their segments as a whole, so
+        a field may have lost characters to its neighbour, or gained some.
+        """
+        at = self._differs_at(conversation, text)
+        while at >= 0:
+            at = self._move_one(conversation, text, fields, at)
+
+    def _move_one(self, conversation: Conversation, text: str, fields: list[_Field], at: int) -> int:
+        """Move the edge that explains the first difference; returns where the next one is, -1 for none."""
+        near = [one for one in fields if min(abs(one.end - at), abs(one.start - at)) <= SLACK]
+        for one in sorted(near, key=lambda f: min(abs(f.end - at), abs(f.start - at))):
+            start, end = one.start, one.end
+            for shift in shifts()[1:]:
+                last = abs(end - at) <= abs(start - at)
+                one.set(text, start + (0 if last else shift), end + (shift if last else 0))
+                following = self._differs_at(conversation, text)
+                if following < 0 or following > at:
+                    return following
+            one.set(text, start, end)
+        found = self._rendered(conversation, text).text[at : at + 40]
+        detail = f"what was read back renders to another text at character {at}: {found!r}, not {text[at : at + 40]!r}"
+        raise RecordRejected(RejectReason.not_recovered, detail)
+
+    def _differs_at(self, conversation: Conversation, text: str) -> int:
+        found = self._rendered(conversation, text).text
+        if found == text:
+            return -1
+        return next(
+            (n for n, (a, b) in enumerate(zip(found, text, strict=False)) if a != b), min(len(found), len(text))
+        )
+
+    def _rendered(self, conversation: Conversation, text: str) -> Rendered:
+        assert self.template is not None
+        rendered = self.template.render(conversation)[0]
+        if rendered.text != text and self._prompts:
+            rendered = self.template.render_prompt(conversation)
+        return rendered
 
     def _check(
         self,
@@ -268,16 +226,7 @@ class Recoverer:
         numbers: list[int],
     ) -> None:
         """Render and encode what was recovered: it must give the row again."""
-        assert self.template is not None
-        rendered = self.template.render(conversation)[0]
-        if rendered.text != text and self._prompts:
-            rendered = self.template.render_prompt(conversation)
-        if rendered.text != text:
-            at = next((n for n, (a, b) in enumerate(zip(rendered.text, text, strict=False)) if a != b), len(text))
-            _refuse(
-                f"what was read back renders to another text at character {at}: {rendered.text[at : at + 40]!r}, not {text[at : at + 40]!r}"
-            )
-        again = self.tokenizer.encode([rendered])
+        again = self.tokenizer.encode([self._rendered(conversation, text)])
         if not np.array_equal(again.ids, np.asarray(row.input_ids)):
             _refuse("what was read back encodes to other ids")
         places = dict(enumerate(numbers))
