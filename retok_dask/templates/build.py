@@ -111,6 +111,8 @@ class Builder:
 
     def _add(self, start: int, kind: Kind, owner: int) -> None:
         start = max(start, self._floor)
+        if start >= len(self.runs.text):
+            return
         if self.starts and self.starts[-1] >= start:
             self.starts[-1] = start
             self.kinds[-1], self.owners[-1] = int(kind), owner

@@ -63,11 +63,14 @@ class Method:
             False if a function compares identity.
         sets: names whose assignment opens a message (``*`` for all).
         macros: whether macro arguments open a message.
+        texts: whether the marks are put into a text that the template builds
+            up by ``set out = out ~ ...`` and prints in the end.
     """
 
     carry: bool = True
     sets: frozenset[str] = frozenset()
     macros: bool = True
+    texts: bool = False
 
     def describe(self) -> str:
         how = "a key in each message" if self.carry else "identity"
@@ -89,15 +92,43 @@ class _Instrument:
         self.marks = marks
         self.holders = holders
         self.opened = False
+        self.current: n.Expr | None = None
 
     def open(self, name: n.Expr, line: int) -> n.Output:
+        """A statement that prints the mark of what a name holds, if it is a message."""
+        return n.Output([self.shown(name)]).set_lineno(line, override=True)  # type: ignore[return-value]
+
+    def shown(self, name: n.Expr) -> n.Expr:
+        """An expression that is the mark of what a name holds, or an empty text."""
         mapping = n.Test(name, "mapping", [], [], None, None)
         if self.method.carry:
             mark: n.Expr = n.Getitem(name, n.Const(self.marks.begin), "load")
         else:
             mark = n.Call(n.Name(IDENTIFY, "load"), [name], [], None, None)
-        shown = n.CondExpr(mapping, mark, n.Const(""))
-        return n.Output([shown]).set_lineno(line, override=True)  # type: ignore[return-value]
+        return n.CondExpr(mapping, mark, n.Const(""))
+
+    def build_up(self, nodes: Sequence[n.Node]) -> None:
+        """Put marks into texts that assignments build up, each with the message bound last before it."""
+        for node in nodes:
+            if isinstance(node, n.Assign):
+                if self.holders.is_message(node.node):
+                    self.current = _load(_names(node.target)[0])
+                elif _appends(node):
+                    self._mark_append(node)
+                continue
+            before = self.current
+            if isinstance(node, n.For) and self.holders.is_list(node.iter):
+                self.current = _load(_names(node.target)[0])
+            for name in ("body", "elif_", "else_"):
+                if isinstance(getattr(node, name, None), list):
+                    self.build_up(getattr(node, name))
+            if isinstance(node, n.For):
+                self.current = before
+
+    def _mark_append(self, node: n.Assign) -> None:
+        mark = self.shown(self.current) if self.current is not None else n.Const(self.marks.make(NO_MESSAGE))
+        chain = _operands(node.node)
+        node.node = n.Concat([chain[0], mark, *chain[1:]])
 
     def body(self, nodes: Sequence[n.Node]) -> list[Any]:
         done: list[Any] = []
@@ -149,6 +180,22 @@ class _Instrument:
         if names and self.method.macros:
             given = [self.open(n.Name(name, "load"), node.lineno) for name in names]
             node.body = [_text(self.marks.make(REMEMBER)), *given, *node.body, _text(self.marks.make(BACK))]
+
+
+def _operands(node: n.Expr) -> list[n.Expr]:
+    """Operands of a chain of ``~`` or ``+``, from the left."""
+    if isinstance(node, n.Concat):
+        return [*_operands(node.nodes[0]), *node.nodes[1:]]
+    if isinstance(node, n.Add):
+        return [*_operands(node.left), node.right]
+    return [node]
+
+
+def _appends(node: n.Assign) -> bool:
+    """Whether an assignment puts something to the end of what its target holds."""
+    chain = _operands(node.node)
+    names = _names(node.target)
+    return len(chain) > 1 and len(names) == 1 and _load(names[0]) == chain[0]
 
 
 def _names(target: n.Node) -> list[n.Expr]:
@@ -274,7 +321,10 @@ def instrument(tree: n.Template, method: Method, marks: Marks) -> n.Template:
     """A marked copy of a template's tree."""
     marked = copy.deepcopy(tree)
     worker = _Instrument(method, marks, _Holders(tree))
-    marked.body = worker.body(marked.body)
+    if method.texts:
+        worker.build_up(marked.body)
+    else:
+        marked.body = worker.body(marked.body)
     return marked
 
 
@@ -310,7 +360,7 @@ class Runs:
     fields: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
 
 
-REMEMBER, BACK, GENERATED, NOT_GENERATED, ESCAPE, PLAIN = "+", "-", "{", "}", "<", ">"
+REMEMBER, BACK, GENERATED, NOT_GENERATED, ESCAPE, PLAIN, NO_MESSAGE = "+", "-", "{", "}", "<", ">", "!"
 
 
 def unmark(marked: str, marks: Marks) -> Runs:
@@ -333,6 +383,8 @@ def unmark(marked: str, marks: Marks) -> Runs:
             before.append(current)
         elif payload == BACK:
             current = before.pop() if before else -1
+        elif payload == NO_MESSAGE:
+            current = -1
         else:
             _note(runs, payload, position)
         if text:

@@ -55,46 +55,57 @@ class Probe:
 
 
 def system(tag: str) -> Message:
+    """A system message."""
     return {"role": "system", "content": f"Sys{tag} rules of the probe."}
 
 
 def user(tag: str) -> Message:
+    """A user message."""
     return {"role": "user", "content": f"Usr{tag} asks something."}
 
 
 def answer(tag: str, *, reasoning: bool = False) -> Message:
+    """An answer, with reasoning if asked."""
     message: Message = {"role": "assistant", "content": f"Ans{tag} says something."}
     return {**message, "reasoning_content": f"Rsn{tag} ponders something."} if reasoning else message
 
 
+def _call_id(tag: str, serial: int) -> str:
+    """Nine letters and digits, as some templates demand."""
+    return f"call{ord(tag[0]):04d}{serial}"
+
+
 def call(tag: str, name: str = "probe_weather", key: str = "city", serial: int = 1) -> dict[str, Any]:
+    """One tool call; its argument's text is unique."""
     return {
-        "id": f"call0000{serial}",
+        "id": _call_id(tag, serial),
         "type": "function",
         "function": {"name": name, "arguments": {key: f"Arg{tag}"}},
     }
 
 
 def calls(tag: str, *, content: str = "", reasoning: bool = False, count: int = 1) -> Message:
+    """An assistant message with tool calls."""
     made = [call(f"{tag}x", serial=1), call(f"{tag}y", "probe_clock", "zone", serial=2)][:count]
     message: Message = {"role": "assistant", "content": content, "tool_calls": made}
     return {**message, "reasoning_content": f"Rsn{tag} ponders something."} if reasoning else message
 
 
-def result(tag: str, serial: int = 1, name: str = "probe_weather") -> Message:
-    return {"role": "tool", "content": f"Res{tag} found.", "tool_call_id": f"call0000{serial}", "name": name}
+def result(tag: str, of: str, serial: int = 1, name: str = "probe_weather") -> Message:
+    """The result of a call of the message with the tag `of`."""
+    return {"role": "tool", "content": f"Res{tag} found.", "tool_call_id": _call_id(of, serial), "name": name}
 
 
 def probes() -> list[Probe]:
     """The shapes of conversations that data sets hold."""
     two = [user("a"), answer("b"), user("c"), answer("d")]
     thinking = [user("a"), answer("b", reasoning=True), user("c"), answer("d", reasoning=True)]
-    one_call = [user("a"), calls("b"), result("c"), answer("d")]
+    one_call = [user("a"), calls("b"), result("c", "b"), answer("d")]
     parallel = [
         user("a"),
         calls("b", count=2),
-        result("c"),
-        result("d", 2, "probe_clock"),
+        result("c", "b"),
+        result("d", "b", 2, "probe_clock"),
         answer("e"),
         user("f"),
         answer("g"),
@@ -103,9 +114,9 @@ def probes() -> list[Probe]:
         system("s"),
         user("a"),
         calls("b", reasoning=True),
-        result("c"),
+        result("c", "b"),
         calls("d", content="Ansd looks again.", reasoning=True),
-        result("e"),
+        result("e", "d"),
         answer("f", reasoning=True),
         user("g"),
         answer("h", reasoning=True),
@@ -120,10 +131,10 @@ def probes() -> list[Probe]:
         Probe("early_reasoning", [user("a"), answer("b", reasoning=True), user("c"), answer("d")]),
         Probe("call", one_call, TOOLS),
         Probe("call_without_tools", one_call),
-        Probe("call_with_text", [user("a"), calls("b", content="Ansb looks."), result("c"), answer("d")], TOOLS),
+        Probe("call_with_text", [user("a"), calls("b", content="Ansb looks."), result("c", "b"), answer("d")], TOOLS),
         Probe(
             "call_with_reasoning",
-            [user("a"), calls("b", reasoning=True), result("c"), answer("d", reasoning=True)],
+            [user("a"), calls("b", reasoning=True), result("c", "b"), answer("d", reasoning=True)],
             TOOLS,
         ),
         Probe("parallel", parallel, TOOLS),
@@ -132,7 +143,7 @@ def probes() -> list[Probe]:
         Probe("tools", [user("a"), answer("b")], TOOLS),
         Probe("ends_in_call", [user("a"), calls("b")], TOOLS),
         Probe("ends_in_user", [user("a"), answer("b"), user("c")]),
-        Probe("ends_in_tool", [user("a"), calls("b"), result("c")], TOOLS),
+        Probe("ends_in_tool", [user("a"), calls("b"), result("c", "b")], TOOLS),
         Probe("empty_answer", [user("a"), {"role": "assistant", "content": ""}, user("c"), answer("d")]),
         Probe("two_answers", [user("a"), answer("b"), answer("c")]),
         Probe("two_users", [user("a"), user("b"), answer("c")]),

@@ -283,6 +283,7 @@ def _ladder(tree: n.Template) -> Iterator[Method]:
             yield Method(carry, sets, macros=True)
         yield Method(carry, frozenset(), macros=False)
         yield Method(carry, frozenset("*"), macros=False)
+        yield Method(carry, frozenset(), macros=False, texts=True)
 
 
 def _try(

@@ -1,0 +1,84 @@
+"""Every public template: the reference's text, each message in its own span, each part of its own kind."""
+
+from __future__ import annotations
+
+import pytest
+from templates_common import KWARGS, check_cover, public, public_texts, spans
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from retok_dask.errors import TemplateError
+from retok_dask.templates.probes import probes
+from retok_dask.templates.prove import shaped
+from retok_dask.types import Conversation
+
+# Templates whose spans cannot be proved, with the reason; they must be refused at run time with it.
+REFUSED: dict[str, str] = {}
+
+NAMES = sorted(public_texts())
+
+
+def reference(name: str, template, messages, tools) -> str:
+    """What transformers renders, with nothing of ours but the form that the template wants."""
+    rendered, _ = render_jinja_template(
+        conversations=[shaped(messages, template.facts.form)],
+        tools=tools,
+        chat_template=public_texts()[name],
+        bos_token="<BOS>",
+        eos_token="<EOS>",
+        **KWARGS.get(name, {}),
+    )
+    return rendered[0]
+
+
+def parts(message) -> list[tuple[str, str]]:
+    found = [("content", message["content"].strip()), ("reasoning", message.get("reasoning_content", "").strip())]
+    for call in message.get("tool_calls") or []:
+        found += [("tool_call", value) for value in call["function"]["arguments"].values()]
+    return [(kind, text) for kind, text in found if text]
+
+
+def check_parts(conversation: Conversation, row) -> None:
+    """Each text that comes out lies in spans of its own message (and kind, for assistants), and in no other's."""
+    for number, message in enumerate(conversation.messages):
+        for kind, text in parts(message):
+            for span_kind, owner, span in spans(row):
+                if text not in span:
+                    continue
+                if message["role"] == "assistant":
+                    assert (span_kind, owner) == (kind, number)
+                elif message["role"] in ("user", "tool"):
+                    assert owner == number
+                else:
+                    assert owner < 0 or conversation.messages[owner]["role"] != "assistant"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_template(name):
+    if name in REFUSED:
+        with pytest.raises(TemplateError, match=REFUSED[name]):
+            public(name)
+        return
+    template = public(name)
+    dated = template.facts.prints_date
+    rendered = 0
+    for probe in probes():
+        if probe.name in template.facts.refused:
+            continue
+        conversation = Conversation(probe.messages, probe.tools)
+        row = template.render(conversation)[0]
+        check_cover(row)
+        if not dated and probe.name != "developer":
+            assert row.text == reference(name, template, probe.messages, probe.tools)
+        assert row.text == template.reference_text(conversation)
+        check_parts(conversation, row)
+        rendered += 1
+    assert rendered
+
+
+def test_every_public_template_is_proved():
+    """The figure: all but those in the table."""
+    proved = [name for name in NAMES if name not in REFUSED]
+    fast = sum(public(name).engine == "minijinja" for name in proved)
+    print(f"\n{len(proved)} of {len(NAMES)} public templates proved, {fast} of them in minijinja")
+    assert len(NAMES) >= 170
+    assert fast >= len(proved) * 0.9
