@@ -1,21 +1,18 @@
-"""Reading a file as large blocks of bytes: fetched ahead where it is far away, decompressed if need be."""
+"""Reading files as large blocks of bytes, fetched ahead where they are far away."""
 
 from __future__ import annotations
 
-import bz2
-import lzma
-import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import zstandard
-
+from retok_dask.completions.decompress import decompressed
 from retok_dask.completions.storage import is_local, read_range
 from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
 
     from retok_dask.completions.units import Part
     from retok_dask.recipe import StorageSpec
@@ -23,143 +20,106 @@ if TYPE_CHECKING:
 LOCAL_BLOCK = 1024 * 1024
 REMOTE_BLOCK = 8 * 1024 * 1024
 BLOCKS_AHEAD = 2
-OUTPUT_BLOCK = 1024 * 1024
-"""Most bytes that one step of a decompressor gives, so that a bomb cannot fill the memory."""
-PUSHED = 256 * 1024
-"""Most bytes pushed into a decompressor at once: what lies behind a member's end is copied each time."""
-
-ZSTD_PIECE = 256
-
-MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
+FILES_AHEAD = 8
+BYTES_AHEAD = 32 * 1024 * 1024
 
 
-def read_blocks(url: str, start: int, end: int, storage: StorageSpec | None) -> Iterator[bytes]:
-    """Bytes ``start`` to ``end`` of a file, in order, in blocks.
+class Source:
+    """Reads the files of one unit, in the unit's order.
 
-    Blocks of a remote file are fetched ahead by a thread, so that download
-    and work overlap; each block is retried by itself.
+    Download and work overlap: of a large remote file the next blocks are
+    fetched by a thread while the last one is worked on, of small remote files
+    the next files. Each fetch is retried by itself.
 
-    Raises:
-        RecordRejected: ``cut_file`` if the file is shorter than ``end``.
+    Args:
+        storage: the recipe's storage part.
+        parts: what will be read, in order.
     """
-    step = LOCAL_BLOCK if is_local(url) else REMOTE_BLOCK
-    ranges = [(at, min(at + step, end)) for at in range(start, end, step)]
-    fetched = (read_range(url, a, b, storage) for a, b in ranges) if is_local(url) else _ahead(url, ranges, storage)
-    for (a, b), block in zip(ranges, fetched, strict=True):
-        if block:
-            yield block
-        if len(block) < b - a:
-            detail = f"the file ends at byte {a + len(block)}, but had at least {end} when it was listed"
-            raise RecordRejected(RejectReason.cut_file, detail)
 
+    def __init__(self, storage: StorageSpec | None = None, parts: Iterable[Part] = ()) -> None:
+        self.storage = storage
+        small = (part for part in parts if part.whole and part.size <= REMOTE_BLOCK and not is_local(part.url))
+        self._waiting = deque(small)
+        self._fetching: dict[str, Future[bytes]] = {}
+        self._bytes = 0
+        self._pool: ThreadPoolExecutor | None = None
 
-def _ahead(url: str, ranges: list[tuple[int, int]], storage: StorageSpec | None) -> Iterator[bytes]:
-    pool = ThreadPoolExecutor(BLOCKS_AHEAD, thread_name_prefix="retok-read")
-    try:
-        waiting: deque[Any] = deque()
-        for a, b in ranges:
-            waiting.append(pool.submit(read_range, url, a, b, storage))
-            if len(waiting) > BLOCKS_AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    def close(self) -> None:
+        """Give up what is being fetched."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def range(self, url: str, start: int, end: int) -> bytes:
+        """Some bytes of a file; see :func:`retok_dask.completions.storage.read_range`."""
+        return read_range(url, start, end, self.storage)
 
-class _Member(Protocol):
-    """One member or frame of a compressed file."""
+    def fetched(self, part: Part) -> bytes | None:
+        """All bytes of a small remote file that was fetched ahead; None for other files."""
+        self._fetch_more()
+        future = self._fetching.pop(part.url, None)
+        if future is None:
+            return None
+        data = future.result()
+        self._bytes -= part.size
+        self._fetch_more()
+        return data
 
-    eof: bool
-    unused_data: bytes
+    def _fetch_more(self) -> None:
+        while self._waiting and len(self._fetching) < FILES_AHEAD:
+            if self._fetching and self._bytes + self._waiting[0].size > BYTES_AHEAD:
+                return
+            part = self._waiting.popleft()
+            self._pool = self._pool or ThreadPoolExecutor(FILES_AHEAD, thread_name_prefix="retok-read")
+            self._bytes += part.size
+            self._fetching[part.url] = self._pool.submit(read_range, part.url, 0, part.size, self.storage)
 
+    def blocks(self, part: Part, start: int, end: int) -> Iterator[bytes]:
+        """Bytes ``start`` to ``end`` of a file, in order, in blocks.
 
-def _zlib_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
-    out = member.decompress(data, OUTPUT_BLOCK)
-    return out, member.unconsumed_tail
+        Raises:
+            RecordRejected: ``cut_file`` if the file is shorter than ``end``.
+        """
+        data = self.fetched(part) if (start, end) == (0, part.size) else None
+        if data is not None:
+            yield from [data] if data else []
+            _check_length(len(data), end)
+            return
+        step = LOCAL_BLOCK if is_local(part.url) else REMOTE_BLOCK
+        ranges = [(at, min(at + step, end)) for at in range(start, end, step)]
+        blocks = self._one_by_one(part.url, ranges) if is_local(part.url) else self._ahead(part.url, ranges)
+        for (a, b), block in zip(ranges, blocks, strict=True):
+            if block:
+                yield block
+            if len(block) < b - a:
+                _check_length(a + len(block), end)
 
+    def _one_by_one(self, url: str, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
+        return (self.range(url, a, b) for a, b in ranges)
 
-def _buffered_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
-    # bz2 and lzma keep what they have not used; an empty push gives the rest.
-    return member.decompress(data, OUTPUT_BLOCK), b""
-
-
-def _zstd_step(member: Any, data: bytes) -> tuple[bytes, bytes]:
-    """Push in small pieces: there is no limit on output here, and four bytes can stand for 128 KiB."""
-    out: list[bytes] = []
-    made = at = 0
-    while at < len(data) and made < OUTPUT_BLOCK and not member.eof:
-        out.append(member.decompress(data[at : at + ZSTD_PIECE]))
-        made += len(out[-1])
-        at += ZSTD_PIECE
-    return b"".join(out), data[at:]
-
-
-_MAKERS: dict[str, tuple[Any, Any]] = {
-    "gzip": (lambda: zlib.decompressobj(wbits=31), _zlib_step),
-    "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(), _zstd_step),
-    "bz2": (bz2.BZ2Decompressor, _buffered_step),
-    "xz": (lzma.LZMADecompressor, _buffered_step),
-}
-_BROKEN = (zlib.error, zstandard.ZstdError, OSError, lzma.LZMAError, EOFError, ValueError)
-
-
-def decompressed(blocks: Iterator[bytes], kind: str) -> Iterator[bytes]:
-    """The text of all members or frames of a compressed file, in blocks.
-
-    Raises:
-        RecordRejected: ``bad_file`` if the bytes are not of this kind,
-            ``cut_file`` if the file ends inside a member.
-    """
-    make, step = _MAKERS[kind]
-    member: _Member | None = None
-    held = b""
-    first = True
-    for piece in _pieces(blocks, PUSHED):
-        held += piece
-        while held:
-            if member is None:
-                # Tools pad archives with NUL bytes; what else follows a member is another one.
-                held = held if first else held.lstrip(b"\0")
-                if len(held) < len(MAGIC[kind]):
-                    break
-                _check_magic(held, kind, first=first)
-                member, first = make(), False
-            held = yield from _member_blocks(member, step, held, kind)
-            member = None if member.eof else member
-    if member is not None or held:
-        raise RecordRejected(RejectReason.cut_file, f"the {kind} data ends inside a member; the file is cut")
-
-
-def _pieces(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    for block in blocks:
-        for at in range(0, len(block), size):
-            yield block[at : at + size]
-
-
-def _check_magic(held: bytes, kind: str, *, first: bool) -> None:
-    if held.startswith(MAGIC[kind]) or (kind == "zstd" and held[1:4] == b"\x2a\x4d\x18"):
-        return
-    where = "the file is no" if first else "what follows a member is no"
-    raise RecordRejected(RejectReason.bad_file, f"{where} {kind} data, it starts with {held[:16]!r}")
-
-
-def _member_blocks(member: Any, step: Any, data: bytes, kind: str) -> Generator[bytes, None, bytes]:
-    """What one push of data into a member gives; returns the data that lies behind the member's end."""
-    rest = data
-    while not member.eof:
+    def _ahead(self, url: str, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
+        if len(ranges) < 2:
+            yield from self._one_by_one(url, ranges)
+            return
+        pool = ThreadPoolExecutor(BLOCKS_AHEAD, thread_name_prefix="retok-read")
         try:
-            out, rest = step(member, rest)
-        except _BROKEN as error:
-            raise RecordRejected(RejectReason.bad_file, f"broken {kind} data: {error}") from None
-        if out:
-            yield out
-        if not rest and not member.eof and (not out or getattr(member, "needs_input", len(out) < OUTPUT_BLOCK)):
-            return b""
-    return bytes(member.unused_data) + rest
+            waiting: deque[Any] = deque()
+            for a, b in ranges:
+                waiting.append(pool.submit(self.range, url, a, b))
+                if len(waiting) > BLOCKS_AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def part_blocks(part: Part, storage: StorageSpec | None) -> Iterator[bytes]:
+def _check_length(got: int, listed: int) -> None:
+    if got < listed:
+        detail = f"the file ends at byte {got}, but had at least {listed} when it was listed"
+        raise RecordRejected(RejectReason.cut_file, detail)
+
+
+def part_blocks(part: Part, source: Source) -> Iterator[bytes]:
     """All bytes of a whole-file part, decompressed."""
-    blocks = read_blocks(part.url, 0, part.size, storage)
+    blocks = source.blocks(part, 0, part.size)
     return decompressed(blocks, part.compression) if part.compression else blocks

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retok_dask.completions.storage import is_local, open_fs, read_range
+from retok_dask.completions.storage import is_local, open_fs
 from retok_dask.types import Record, RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from retok_dask.completions.blocks import Source
     from retok_dask.completions.options import ReadOptions
     from retok_dask.completions.units import Part
-    from retok_dask.recipe import StorageSpec
 
 BATCH_BYTES = 8 * 1024 * 1024
 MOST_ROWS = 4096
@@ -29,9 +29,9 @@ _BAD_ROWS = (pa.ArrowException, UnicodeDecodeError, ValueError, OverflowError)
 class RangeFile(io.RawIOBase):
     """A remote file that can be read from anywhere, each read retried by itself."""
 
-    def __init__(self, url: str, size: int, storage: StorageSpec | None) -> None:
+    def __init__(self, part: Part, source: Source) -> None:
         super().__init__()
-        self._url, self._size, self._storage = url, size, storage
+        self._url, self._size, self._source = part.url, part.size, source
         self._at = 0
 
     def readable(self) -> bool:
@@ -50,22 +50,25 @@ class RangeFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         end = min(self._at + len(buffer), self._size)
-        data = read_range(self._url, self._at, end, self._storage)
+        data = self._source.range(self._url, self._at, end)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
 
 
-def _open(part: Part, storage: StorageSpec | None) -> Any:
+def _open(part: Part, source: Source) -> Any:
     """An Arrow input file; a missing file is the run's problem, an unreadable one the file's."""
     if is_local(part.url):
-        _, path = open_fs(part.url, storage)
+        _, path = open_fs(part.url)
         try:
             return pa.memory_map(path)
         except OSError:
-            read_range(part.url, 0, 1, storage)  # says in our words why it cannot be read
+            source.range(part.url, 0, 1)  # says in our words why it cannot be read
             return pa.BufferReader(b"")
-    return pa.PythonFile(io.BufferedReader(RangeFile(part.url, part.size, storage), 256 * 1024), mode="r")
+    data = source.fetched(part)
+    if data is not None:
+        return pa.BufferReader(data)
+    return pa.PythonFile(io.BufferedReader(RangeFile(part, source), 256 * 1024), mode="r")
 
 
 def read_parquet(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
@@ -74,7 +77,7 @@ def read_parquet(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     Raises:
         RecordRejected: the file is no Parquet file, or is broken from here on.
     """
-    with _open(part, options.storage) as source:
+    with _open(part, options.source) as source:
         try:
             file = pq.ParquetFile(source, pre_buffer=False, buffer_size=STREAM_BUFFER)
         except (pa.ArrowException, OSError) as error:
@@ -133,7 +136,7 @@ def read_arrow(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     Raises:
         RecordRejected: the file is no Arrow file, is broken, or ends too early.
     """
-    with _open(part, options.storage) as source:
+    with _open(part, options.source) as source:
         first = 0
         try:
             for batch in _arrow_batches(source, part, options):
@@ -146,7 +149,7 @@ def read_arrow(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
 
 
 def _arrow_batches(source: Any, part: Part, options: ReadOptions) -> Iterator[Any]:
-    if read_range(part.url, 0, 6, options.storage) == b"ARROW1":
+    if options.source.range(part.url, 0, 6) == b"ARROW1":
         file = pa.ipc.open_file(source)
         batches = (file.get_batch(number) for number in range(file.num_record_batches))
     else:
@@ -154,7 +157,7 @@ def _arrow_batches(source: Any, part: Part, options: ReadOptions) -> Iterator[An
     for batch in batches:
         names = _chosen(batch.schema.names, options)
         yield batch if names is None else batch.select(names)
-    tail = read_range(part.url, max(0, part.size - 10), part.size, options.storage)
+    tail = options.source.range(part.url, max(0, part.size - 10), part.size)
     if not tail.endswith((b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")):
         raise RecordRejected(RejectReason.cut_file, "the Arrow data ends without its end mark")
 

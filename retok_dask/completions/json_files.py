@@ -71,7 +71,7 @@ def read_json(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     Raises:
         RecordRejected: the file is cut or cannot be followed from here on.
     """
-    blocks, skipped = without_mark(part_blocks(part, options.storage))
+    blocks, skipped = without_mark(part_blocks(part, options.source))
     head, blocks = _peek(blocks)
     shape, start = shape_of(head)
     if shape == "lines":

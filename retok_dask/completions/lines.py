@@ -10,18 +10,17 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from retok_dask.completions.blocks import part_blocks, read_blocks
+from retok_dask.completions.blocks import part_blocks
 from retok_dask.completions.parsing import parse_record
-from retok_dask.completions.storage import read_range
 from retok_dask.types import RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from io import BufferedReader
 
+    from retok_dask.completions.blocks import Source
     from retok_dask.completions.options import ReadOptions
     from retok_dask.completions.units import Part
-    from retok_dask.recipe import StorageSpec
     from retok_dask.types import Record
 
 BOM = b"\xef\xbb\xbf"
@@ -79,9 +78,7 @@ def read_lines(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
         RecordRejected: the file itself is unusable from here on.
     """
     first_row = 0 if part.start == 0 else -1
-    yield from records_of(
-        _lines(part, options.limit, options.storage), part.url, first_row, options.limit, options.mend
-    )
+    yield from records_of(_lines(part, options.limit, options.source), part.url, first_row, options.limit, options.mend)
 
 
 def read_stream(stream: BufferedReader, name: str, limit: int, mend: Collection[str] = ()) -> Iterator[Record | Reject]:
@@ -127,38 +124,38 @@ def too_large(file: str, row: int, offset: int, length: int, limit: int, head: b
     return Reject(file, row, offset, RejectReason.too_large, detail, head[:HEAD_KEPT])
 
 
-def _lines(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:
+def _lines(part: Part, limit: int, source: Source) -> Iterator[tuple[int, bytes, int]]:
     if part.compression:
-        blocks, skipped = without_mark(part_blocks(part, storage))
+        blocks, skipped = without_mark(part_blocks(part, source))
         return split_lines(blocks, skipped, None, limit)
     if part.start == 0:
-        blocks, skipped = without_mark(chain(read_blocks(part.url, 0, part.end, storage), _past_end(part, storage)))
+        blocks, skipped = without_mark(chain(source.blocks(part, 0, part.end), _past_end(part, source)))
         return split_lines(blocks, skipped, part.end, limit)
-    return _lines_from_middle(part, limit, storage)
+    return _lines_from_middle(part, limit, source)
 
 
-def _lines_from_middle(part: Part, limit: int, storage: StorageSpec | None) -> Iterator[tuple[int, bytes, int]]:
+def _lines_from_middle(part: Part, limit: int, source: Source) -> Iterator[tuple[int, bytes, int]]:
     """Lines that start in the part; the one that runs into it belongs to the part before."""
-    if _utf16(read_range(part.url, 0, 4, storage)):
+    if _utf16(source.range(part.url, 0, 4)):
         return  # the part that starts the file rejects it
     at = part.start - 1
-    blocks = read_blocks(part.url, at, part.end, storage)
+    blocks = source.blocks(part, at, part.end)
     for block in blocks:
         cut = block.find(b"\n") + 1
         if cut:
-            more = chain([block[cut:]], blocks, _past_end(part, storage))
+            more = chain([block[cut:]], blocks, _past_end(part, source))
             if at + cut < part.end:
                 yield from split_lines(more, at + cut, part.end, limit)
             return
         at += len(block)
 
 
-def _past_end(part: Part, storage: StorageSpec | None) -> Iterator[bytes]:
+def _past_end(part: Part, source: Source) -> Iterator[bytes]:
     """What follows the part, in growing blocks: the rest of its last line."""
     at, step = part.end, _FIRST_STEP_PAST_END
     while at < part.size:
         upto = min(at + step, part.size)
-        yield from read_blocks(part.url, at, upto, storage)
+        yield from source.blocks(part, at, upto)
         at, step = upto, min(2 * step, _LARGEST_STEP)
 
 

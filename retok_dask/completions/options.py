@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retok_dask.completions.blocks import Source
 from retok_dask.completions.layouts import known_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
-    from retok_dask.recipe import DatasetSpec, Recipe, StorageSpec
+    from retok_dask.completions.units import Part
+    from retok_dask.recipe import DatasetSpec, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +21,24 @@ class ReadOptions:
 
     Attributes:
         limit: bytes of the largest record.
-        storage: where S3 answers.
+        source: where the bytes come from.
         mend: see ``DatasetSpec.mend``.
         columns: columns of columnar files that are wanted, None for all.
         tokens: whether records hold token ids, which are then read as arrays.
     """
 
     limit: int
-    storage: StorageSpec | None = None
+    source: Source
     mend: Collection[str] = ()
     columns: frozenset[str] | None = None
     tokens: bool = False
 
     @classmethod
-    def of(cls, spec: DatasetSpec, recipe: Recipe) -> ReadOptions:
-        """Options for one data set of a recipe."""
+    def of(cls, spec: DatasetSpec, recipe: Recipe, parts: Iterable[Part]) -> ReadOptions:
+        """Options for reading some parts of one data set."""
         return cls(
             recipe.units.record_bytes,
-            recipe.storage,
+            Source(recipe.storage, parts),
             frozenset(spec.mend),
             _wanted(spec),
             spec.mode == "tokens" or spec.format == "retok",

@@ -46,15 +46,18 @@ def read_records(unit: Unit, dataset_spec: DatasetSpec, recipe: Recipe) -> Itera
         InputError: a file is gone since it was listed.
         StorageError: the storage refused, after the retries that make sense.
     """
-    records = _all_records(unit, ReadOptions.of(dataset_spec, recipe))
+    records = _all_records(unit, ReadOptions.of(dataset_spec, recipe, unit.parts))
     if unit.limit is not None:
         records = islice(records, unit.limit)
     return records if unit.first is None else islice(records, unit.first, unit.last)
 
 
 def _all_records(unit: Unit, options: ReadOptions) -> Iterator[Record | Reject]:
-    for part in unit.parts:
-        try:
-            yield from READERS[part.format](part, options)
-        except RecordRejected as rejected:
-            yield Reject(part.url, -1, -1, rejected.reason, rejected.detail)
+    try:
+        for part in unit.parts:
+            try:
+                yield from READERS[part.format](part, options)
+            except RecordRejected as rejected:
+                yield Reject(part.url, -1, -1, rejected.reason, rejected.detail)
+    finally:
+        options.source.close()

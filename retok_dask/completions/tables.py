@@ -46,7 +46,7 @@ def read_csv(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     Raises:
         RecordRejected: the header is unusable, or quoting is broken from here on.
     """
-    blocks, _ = without_mark(part_blocks(part, options.storage))
+    blocks, _ = without_mark(part_blocks(part, options.source))
     stream = io.BufferedReader(_BlockStream(blocks), 1024 * 1024)
     # Bytes that are no UTF-8 become lone surrogates here, so that only their own row is rejected.
     text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")

@@ -25,7 +25,7 @@ def read_whole(part: Part, options: ReadOptions) -> tuple[bytes, int]:
     Raises:
         RecordRejected: the file is cut, broken, or text in UTF-16.
     """
-    blocks, skipped = without_mark(part_blocks(part, options.storage))
+    blocks, skipped = without_mark(part_blocks(part, options.source))
     held: list[bytes] = []
     length = 0
     for block in blocks:
