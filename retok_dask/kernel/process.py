@@ -17,6 +17,7 @@ from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
 from retok_dask.kernel.recover import Recoverer
 from retok_dask.kernel.retokenize import Retokenizer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
+from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
@@ -135,7 +136,17 @@ class Kernel:
         self._keep = kept_columns(recipe)
 
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
-        """Yield a batch for about every ``batch_bytes`` of text."""
+        """Yield a batch for about every ``batch_bytes`` of text.
+
+        Where the recipe shuffles documents, the records are those of one unit:
+        its counts come batch by batch, its rows at the end.
+        """
+        if self.dataset.mode == "text" and self.recipe.documents.shuffle:
+            yield from shuffled(self._process(records), self.dataset.seed)
+        else:
+            yield from self._process(records)
+
+    def _process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
         pending = _Pending()
         source = iter(records)
         while True:

@@ -156,9 +156,9 @@ def test_ids_of_a_run_can_move_without_its_template(old_run, tmp_path):
 
 
 def test_a_folder_that_is_no_run_or_has_changed_is_refused(old_run, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="holds no run"):
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "x.parquet").write_bytes(b"")
         write_run(recipe("qwen2_5", tmp_path, tmp_path / "out", format="retok"))
     copy = tmp_path / "copy"
     import shutil
