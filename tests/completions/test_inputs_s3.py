@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import time
 
 import orjson
 import pyarrow.parquet as pq
@@ -64,6 +65,33 @@ def test_the_drafters_shape_many_jsonl_files(s3, monkeypatch):
     listing = list_inputs(source(s3, "completions/*.jsonl"))
     assert len(listing.files) == 30
     assert all(entry.etag and entry.mtime and entry.url.startswith("s3://") for entry in listing.files)
+
+
+def test_download_goes_on_while_records_are_worked_on(s3, faults, monkeypatch):
+    monkeypatch.setattr("retok_dask.completions.blocks.REMOTE_BLOCK", 20_000)
+    for number in range(30):
+        s3.put(f"small/{number:02d}.jsonl", jsonl(rows(10)))
+    s3.put("large/x.jsonl", jsonl(rows(5000)))
+    for folder, least in (("small", 8), ("large", 3)):
+        recipe = recipe_for(s3.url(f"{folder}/*"), storage=s3.storage | {"endpoint_url": faults.endpoint})
+        (unit,) = list_inputs(recipe).units
+        before = len(faults.log)
+        records = read_records(unit, recipe.datasets[0], recipe)
+        next(records)
+        for _ in range(200):
+            if len(faults.log) - before >= least:
+                break
+            time.sleep(0.02)
+        assert least <= len(faults.log) - before <= least + 2
+        assert sum(1 for _ in records) + 1 == (300 if folder == "small" else 5000)
+
+
+def test_the_listing_of_many_objects_takes_a_few_requests(s3, faults):
+    for number in range(1805):
+        s3.put(f"completions/part-{number:04d}.jsonl", b"{}\n")
+    recipe = recipe_for(s3.url("completions/*.jsonl"), storage=s3.storage | {"endpoint_url": faults.endpoint})
+    assert len(list_inputs(recipe).files) == 1805
+    assert len(faults.log) <= 6
 
 
 def test_all_formats_and_ways_to_name_files(s3, monkeypatch):
