@@ -192,6 +192,29 @@ def encode(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="A tokenizer, a recipe that names one, or a written run.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same kind of thing.")],
+    data: Annotated[str | None, typer.Argument(metavar="INPUT", help="Texts, or a recipe; none for two runs.")] = None,
+    mode: Annotated[str, typer.Option(help="What INPUT holds: chat, text or prompts.")] = "text",
+    records: Annotated[int, typer.Option(help="Records of each data set to read; 0 for all.")] = 2000,
+    context: Annotated[int, typer.Option(help="Tokens of a training row, to count the cost at.")] = 4096,
+    html: Annotated[Path | None, typer.Option(help="Write a page with tables and plot.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the plot; its ending says the format.")] = None,
+    json: Json = False,
+) -> None:
+    """Two tokenizers on the same texts, or two runs: lengths, ids changed, vocabulary, cost."""
+    from retok_dask.compare import compare_places
+
+    found = compare_places(first, second, data, mode=mode, records=records or None, context=context)
+    if html is not None:
+        html.write_text(found.to_page(), encoding="utf-8")
+    if plot is not None:
+        found.plot().save(str(plot))
+    emit(found, as_json=json)
+
+
+@app.command()
 def remask(
     output: Output,
     policy: Annotated[str, typer.Option(help="A preset, or kinds separated by commas.")],

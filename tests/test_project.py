@@ -58,7 +58,7 @@ ROOMS = [
     {"kernel"},
     {"datasets"},
     {"cluster"},
-    {"checks", "single"},
+    {"checks", "single", "compare"},
     {"views"},
     {"demo"},
     {"cli"},

@@ -1,0 +1,119 @@
+"""`retok compare`: two tokenizers on a sample, or two written runs."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from retok_dask.cli import app
+from retok_dask.compare import compare_on_input, compare_texts, compare_written
+from retok_dask.compare.language import language_of
+from retok_dask.errors import InputError, RetokError
+from tests.assets import tokenizer_folder
+from tests.retokenize.common import plain_ids, recipe, tokenizer
+from tests.retokenize.runs import write_run
+
+TEXTS = {
+    "Latin": "It is a truth universally acknowledged, that a single man must be in want of a wife.",
+    "Chinese": "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。",
+    "Japanese": "吾輩は猫である。名前はまだ無い。",
+    "Thai": "สวัสดีครับ วันนี้อากาศดีมาก",
+    "Cyrillic": "Все счастливые семьи похожи друг на друга.",
+    "code": "for (int i = 0; i < n; i++) { total[i] += x[i]; }",
+}
+
+
+@pytest.mark.parametrize(("language", "text"), TEXTS.items())
+def test_languages_are_told_by_their_letters(language, text):
+    assert language_of(text) == language
+
+
+def test_counts_are_those_of_the_library():
+    pair = tokenizer("gpt2"), tokenizer("llama3_1")
+    found = compare_texts([("d", text) for text in TEXTS.values()], pair, context=10)
+    assert set(found.languages) == set(TEXTS)
+    for language, text in TEXTS.items():
+        one, two = plain_ids("gpt2", text), plain_ids("llama3_1", text)
+        group = found.languages[language]
+        assert group.tokens == [len(one), len(two)]
+        assert (group.bytes, group.words) == (len(text.encode()), len(text.split()))
+        assert group.windows == [-(-len(one) // 10), -(-len(two) // 10)]
+        assert group.changed == 1
+    whole = found.datasets["d"]
+    assert whole.tokens[0] == sum(group.tokens[0] for group in found.languages.values())
+    used = {index for text in TEXTS.values() for index in plain_ids("gpt2", text)}
+    assert found.vocabulary[0] == len(used)
+    assert found.longest[0].growth == max(
+        len(plain_ids("llama3_1", t)) / len(plain_ids("gpt2", t)) for t in TEXTS.values()
+    )
+    assert {one.language for one in found.examples} == set(TEXTS)
+    for one in found.examples:
+        assert one.pieces[0] != one.pieces[1]
+
+
+def test_a_tokenizer_equals_itself():
+    pair = tokenizer("gpt2"), tokenizer("gpt2")
+    found = compare_texts([("d", text) for text in TEXTS.values()], pair)
+    assert found.datasets["d"].changed == 0
+    assert not found.examples
+    assert found.datasets["d"].rates()["growth"] == 1
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    path = tmp_path_factory.mktemp("docs") / "d.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps({"text": text}) for text in TEXTS.values()))
+    return path
+
+
+def test_the_command_gives_json_page_and_plot(documents, tmp_path):
+    names = [str(tokenizer_folder("gpt2")), str(tokenizer_folder("llama3_1"))]
+    page, plot = tmp_path / "page.html", tmp_path / "plot.png"
+    done = CliRunner().invoke(
+        app, ["compare", *names, str(documents), "--json", "--html", str(page), "--plot", str(plot)]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["languages"]["Chinese"]["tokens"][0] == len(plain_ids("gpt2", TEXTS["Chinese"]))
+    assert found["datasets"]["data"]["texts"] == len(TEXTS)
+    assert "Grow most from A to B" in page.read_text(encoding="utf-8")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    text = CliRunner().invoke(app, ["compare", *names, str(documents)])
+    assert "By language" in text.stdout
+
+
+def test_chats_count_what_messages_say(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(
+        orjson.dumps(
+            {
+                "messages": [
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": "hello", "reasoning_content": "think"},
+                ]
+            }
+        )
+    )
+    made = recipe("gpt2", {"input": str(path), "mode": "chat"})
+    found = compare_on_input(made, (tokenizer("gpt2"), tokenizer("llama3_1")))
+    assert found.datasets["data"].texts == 3
+    with pytest.raises(InputError, match="no record"):
+        compare_on_input(
+            recipe("gpt2", {"input": str(path), "mode": "text", "layout": "text"}), (tokenizer("gpt2"),) * 2
+        )
+
+
+def test_two_runs_are_matched_by_sample_id(documents, tmp_path):
+    data = {"input": str(documents), "mode": "text"}
+    one = write_run(recipe("gpt2", data).with_changes(output=str(tmp_path / "one")), tokenizer("gpt2"))
+    two = write_run(recipe("llama3_1", data).with_changes(output=str(tmp_path / "two")), tokenizer("llama3_1"))
+    found = compare_written(one.url, two.url)
+    assert found.unmatched == (0, 0)
+    assert found.datasets["data"].changed == found.datasets["data"].texts == len(TEXTS)
+    same = compare_written(one.url, one.url)
+    assert same.datasets["data"].changed == 0
+    with pytest.raises(RetokError):
+        compare_written(one.url, str(tmp_path))
