@@ -10,10 +10,14 @@ from pathlib import Path
 
 import assets
 import pytest
+import yaml
 from pipelines import trained_text
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from retok_dask.checks import validate
+from retok_dask.cluster import run
 from retok_dask.completions import layout_for
+from retok_dask.datasets import open_dataset
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
@@ -91,3 +95,20 @@ def test_every_record_equals_the_reference(name, pattern):
                 assert message["content"].strip() in trained, record
         compared += 1
     assert compared == stats.records_out
+
+
+@pytest.mark.parametrize("name", ["qwen3_6", "qwen3"])
+def test_the_example_recipe_runs_on_a_cluster(name, tmp_path):
+    """`examples/real-conversations.yaml`: ten data sets at once, every record accounted for, valid."""
+    loaded, _ = family(name)
+    example = yaml.safe_load((Path(__file__).parents[1] / "examples" / "real-conversations.yaml").read_text())
+    for spec in example["datasets"]:
+        spec["input"] = spec["input"].replace("data/", f"{DATA}/", 1)
+    given = loaded.recipe.model_dump(mode="json", exclude_unset=True)
+    example |= {"tokenizer": given["tokenizer"], "template": given.get("template", {}), "output": str(tmp_path / "out")}
+    result = run(Recipe.from_dict(example), progress="none")
+    assert result.exit_code == 0, result.to_text()
+    data = open_dataset(str(tmp_path / "out"))
+    assert len(data) == sum(records - bad for records, bad in FILES.values())
+    report = validate(str(tmp_path / "out"))
+    assert report.passed, report.to_text()
