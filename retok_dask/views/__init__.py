@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from retok_dask.recipe import Recipe
     from retok_dask.views.choosing import Choices, audit_recipe, choices
+    from retok_dask.views.comparing import compare_runs, compare_tokenizers
     from retok_dask.views.exploring import Exploration, explore
+    from retok_dask.views.handover import formats, packing, training_batch
     from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook, verdict
     from retok_dask.views.reporting import report
     from retok_dask.views.tokens import Decoder
@@ -50,9 +52,13 @@ __all__ = [
     "audit_recipe",
     "audit_summary",
     "choices",
+    "compare_runs",
+    "compare_tokenizers",
     "conversation_view",
     "dataset_summary",
     "explore",
+    "formats",
+    "packing",
     "plan_summary",
     "recipe_html",
     "recipe_summary",
@@ -63,6 +69,7 @@ __all__ = [
     "show_text",
     "status_summary",
     "token_view",
+    "training_batch",
     "validation_summary",
     "verdict",
 ]
@@ -75,6 +82,11 @@ _LATER = {
     "WrittenRun": "written",
     "audit_recipe": "choosing",
     "choices": "choosing",
+    "compare_runs": "comparing",
+    "compare_tokenizers": "comparing",
+    "formats": "handover",
+    "packing": "handover",
+    "training_batch": "handover",
     "explore": "exploring",
     "report": "reporting",
     "run_notebook": "notebooks",

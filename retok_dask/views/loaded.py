@@ -1,4 +1,8 @@
-"""The tokenizer and template of a recipe, loaded once a process for all views of a notebook."""
+"""The tokenizer and template of a recipe, loaded once a process for all views of a notebook.
+
+Views decode, and encode a few hundred rows at most: the reference engine does
+that at once, and needs no certificate first.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def tokenizer_of(recipe: Recipe) -> Tokenizer:
     Raises:
         TokenizerError: it cannot be loaded.
     """
-    return _tokenizer(recipe.model_dump_json(include={"tokenizer", "storage", "engine"}))
+    return _tokenizer(recipe.model_dump_json(include={"tokenizer", "storage"}))
 
 
 def template_of(recipe: Recipe) -> ChatTemplate:
@@ -37,7 +41,7 @@ def template_of(recipe: Recipe) -> ChatTemplate:
 @lru_cache(_KEPT)
 def _tokenizer(key: str) -> Tokenizer:
     recipe = _whole(key)
-    return Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    return Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine="reference")
 
 
 @lru_cache(2 * _KEPT)

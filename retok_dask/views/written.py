@@ -259,6 +259,16 @@ class WrittenRun:
         """What each worker did when, with deaths."""
         return timeline.workers(self.events)
 
+    def stages(self) -> Summary:
+        """Seconds by stage, of each data set, summed over workers."""
+        stages = list(dict.fromkeys(name for stats in self.datasets.values() for name in stats.get("seconds", {})))
+        rows = [
+            (name, *(float(stats.get("seconds", {}).get(stage, 0.0)) for stage in stages), _rate(stats))
+            for name, stats in self.datasets.items()
+        ]
+        columns = ["data set", *(f"{stage} s" for stage in stages), "tokens/s a worker"]
+        return Summary("Time by stage", tables=[table("", columns, rows)])
+
     def story(self) -> Summary:
         """The events of the run but for progress and units, in order."""
         told = [event for event in self.events if event["kind"] not in {"progress", "unit"}]
@@ -273,6 +283,11 @@ class WrittenRun:
             for event in told
         ]
         return Summary("Events", tables=[table("", ["after", "event", "what"], rows, limit=60)])
+
+
+def _rate(stats: dict[str, Any]) -> float:
+    seconds = sum(stats.get("seconds", {}).values())
+    return float(stats["tokens"] / seconds) if seconds else 0.0
 
 
 def _account(name: str, stats: UnitStats) -> tuple[Any, ...]:
