@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from retok_dask.recipe import Recipe
     from retok_dask.views.choosing import Choices, audit_recipe, choices
-    from retok_dask.views.comparing import compare_runs, compare_tokenizers
+    from retok_dask.views.comparing import compare_runs
     from retok_dask.views.exploring import Exploration, explore
     from retok_dask.views.handover import formats, packing, training_batch
     from retok_dask.views.notebooks import NotebookRun, Verdict, run_notebook, verdict
@@ -53,7 +53,6 @@ __all__ = [
     "audit_summary",
     "choices",
     "compare_runs",
-    "compare_tokenizers",
     "conversation_view",
     "dataset_summary",
     "explore",
@@ -83,7 +82,6 @@ _LATER = {
     "audit_recipe": "choosing",
     "choices": "choosing",
     "compare_runs": "comparing",
-    "compare_tokenizers": "comparing",
     "formats": "handover",
     "packing": "handover",
     "training_batch": "handover",
