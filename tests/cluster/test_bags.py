@@ -7,8 +7,8 @@ import pickle
 import dask
 import dask.bag
 import pytest
-from conftest import write_data
 from distributed import Client, LocalCluster
+from smalldata import write_data
 
 from retok_dask.cluster import encode, read_completions, run
 from retok_dask.datasets import open_dataset

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import write_data
 from distributed import Client, LocalCluster
+from smalldata import write_data
 
 from retok_dask.cluster import read_events, run, status
 from retok_dask.cluster.connect import own_cluster

@@ -1,0 +1,157 @@
+"""Processes that die at random times: workers, the client, the scheduler."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from faultkit import check_whole, events_of
+
+from retok_dask.cluster import status
+from retok_dask.datasets import OutputFolder, scan_receipts
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_workers_killed_at_random_times(paused, start, undisturbed, seed):
+    recipe = paused()
+    rng = random.Random(seed)
+    running = start(recipe)
+    running.wait_for_receipts(1)
+    killed = 0
+    while running.process.poll() is None and killed < 6:
+        time.sleep(rng.uniform(0.2, 1.5))
+        workers = running.workers()
+        if workers:
+            try:
+                rng.choice(workers).send_signal(signal.SIGKILL)
+                killed += 1
+            except psutil.NoSuchProcess:
+                continue
+    assert running.wait() == 0, running.log.read_text()
+    assert killed
+    check_whole(recipe, undisturbed(recipe))
+    assert not events_of(recipe, "set_aside", "unit_failed")
+    causes = {event["cause"] for event in events_of(recipe, "worker_died")}
+    assert causes <= {"lost"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_client_killed_again_and_again(paused, start, undisturbed, seed):
+    recipe = paused()
+    rng = random.Random(seed)
+    done_before: dict[str, int] = {}
+    for round_ in range(3):
+        running = start(recipe)
+        running.wait_for_receipts(len(done_before) + rng.randint(1, 4))
+        running.kill()
+        assert status(recipe.output).outputs[0].state == "dead"
+        receipts = {p.name: p.stat().st_mtime_ns for p in (running.output / "_retok/receipts").glob("*.json")}
+        assert {name: receipts[name] for name in done_before} == done_before, f"done twice in round {round_}"
+        done_before = receipts
+    running = start(recipe)
+    assert running.wait() == 0, running.log.read_text()
+    receipts = {p.name: p.stat().st_mtime_ns for p in (running.output / "_retok/receipts").glob("*.json")}
+    assert {name: receipts[name] for name in done_before} == done_before
+    check_whole(recipe, undisturbed(recipe))
+    kinds = [event["kind"] for event in events_of(recipe)]
+    assert kinds.count("start") == 4
+    assert kinds.count("end") == 1
+
+
+def test_sigterm_says_so_and_resumes(paused, start, undisturbed):
+    recipe = paused()
+    running = start(recipe)
+    running.wait_for_receipts(2)
+    workers = running.workers()
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait(40) != 0
+    assert not psutil.wait_procs(workers, timeout=15)[1]
+    found = status(recipe.output).outputs[0]
+    assert found.state == "stopped"
+    assert start(recipe).wait() == 0
+    check_whole(recipe, undisturbed(recipe))
+
+
+def dask_command(*words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli." + words[0], *words[1:]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.fixture
+def dask_cluster(monkeypatch):
+    """A scheduler and two workers in processes of their own, as on a cluster."""
+    from pathlib import Path
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    processes: list[subprocess.Popen] = []
+
+    def make() -> tuple[str, list[subprocess.Popen]]:
+        port = free_port()
+        address = f"tcp://127.0.0.1:{port}"
+        mine = [dask_command("dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")]
+        words = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--death-timeout", "20")
+        mine += [dask_command("dask_worker", address, *words) for _ in range(2)]
+        processes.extend(mine)
+        return address, mine
+
+    yield make
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster):
+    recipe = paused()
+    address, processes = dask_cluster()
+    running = start(recipe, "--scheduler", address)
+    running.wait_for_receipts(8)
+    processes[0].kill()
+    begun = time.monotonic()
+    assert running.wait(60) == 2
+    assert time.monotonic() - begun < 60
+    assert "connection to the Dask scheduler is lost" in running.log.read_text()
+    assert status(recipe.output).outputs[0].state == "stopped"
+    folder = OutputFolder(recipe.output)
+    before = set(scan_receipts(folder).committed)
+    assert before
+    address, _ = dask_cluster()
+    again = start(recipe, "--scheduler", address)
+    assert again.wait() == 0, again.log.read_text()
+    check_whole(recipe, undisturbed(recipe))
+    session = events_of(recipe, "end")[-1]["session"]
+    redone = {event["unit"] for event in events_of(recipe, "unit") if event["session"] == session}
+    assert not redone & before
+
+
+def test_a_second_client_takes_over_when_the_first_is_dead(paused, start, undisturbed):
+    recipe = paused()
+    first = start(recipe)
+    first.wait_for_receipts(2)
+    second = start(recipe)
+    assert second.wait(60) == 2
+    assert "is being written by process" in second.log.read_text()
+    assert first.process.poll() is None
+    first.kill()
+    third = start(recipe)
+    assert third.wait() == 0, third.log.read_text()
+    check_whole(recipe, undisturbed(recipe))
