@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions.layouts.chats import ID_NAMES, MESSAGE_LISTS
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from retok_dask.recipe import DatasetSpec
+
+_ELSEWHERE = {*ID_NAMES, "role", "content", "from", "value"}
+"""Keys that occur in many places of a record, so that counting them at its top tells nothing."""
 
 IN_MESSAGES = ("role", "content", "from", "value")
 """Keys of a message that decide what it is."""
@@ -40,13 +45,26 @@ def refuse_duplicates(
 
 
 def _suspicious(raw: bytes, value: dict[str, Any], fields: Collection[str], spec: DatasetSpec) -> bool:
+    if "replies" in value:
+        return False  # a message tree: the same keys at every level, too many to count
     messages: list[Any] = []
+    names: list[str] = []
     for name, item in value.items():
-        used = name in fields or (spec.fields and name in spec.fields.values())
-        if used and name not in ID_NAMES and name not in IN_MESSAGES and raw.count(b'"%b"' % name.encode()) > 1:
-            return True
-        if name in MESSAGE_LISTS and isinstance(item, list) and not messages:
-            messages = item
-    if not messages or not isinstance(messages[0], dict):
+        if name in fields or (spec.fields and name in spec.fields.values()):
+            if name not in _ELSEWHERE:
+                names.append(name)
+            if name in MESSAGE_LISTS and isinstance(item, list) and not messages:
+                messages = item
+    inner = [name for name in IN_MESSAGES if name in messages[0]] if messages and isinstance(messages[0], dict) else []
+    if not names and not inner:
         return False
-    return any(raw.count(b'"%b"' % name.encode()) > len(messages) for name in IN_MESSAGES if name in messages[0])
+    found = _pattern((*names, *inner)).findall(raw)
+    return any(found.count(name.encode()) > 1 for name in names) or any(
+        found.count(name.encode()) > len(messages) for name in inner
+    )
+
+
+@lru_cache(256)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Finds these names as JSON strings: one pass over the bytes, whatever their number."""
+    return re.compile(b'"(%b)"' % b"|".join(re.escape(name.encode()) for name in names))
