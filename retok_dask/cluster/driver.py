@@ -25,6 +25,7 @@ from distributed import KilledWorker, as_completed, futures_of, span
 from retok_dask.cluster.connect import own_cluster
 from retok_dask.cluster.deaths import Cause, Hearsay, error_cause
 from retok_dask.cluster.isolation import Isolation, SetAside
+from retok_dask.cluster.replay import command as replay_command
 from retok_dask.cluster.worker import TASKS, JobPlugin, topic
 from retok_dask.errors import ClusterError, StorageError
 
@@ -378,7 +379,7 @@ class Driver:
         if flight.task != "encode":
             self._abandon(flight)
             if isolation is not None:
-                isolation.failed(flight.part, cause.reason, _detail(cause, isolation))
+                isolation.failed(flight.part, cause.reason, self._detail(cause, flight.part))
             return
         lost = self._lost[flight.unit_id] = self._lost.get(flight.unit_id, 0) + 1
         if cause.of_the_unit or lost >= LOST_TRIES:
@@ -418,6 +419,10 @@ class Driver:
             if task != "probe":
                 return
 
+    def _detail(self, cause: Cause, part: Unit) -> str:
+        replay = replay_command(self.log.folder.url, part.base_id, part.first or 0)
+        return f"{cause.text}; found by halving unit {part.base_id}; to replay it alone: {replay}"
+
     def _take_failure(self, flight: Flight, failed: dict[str, Any]) -> None:
         """An exception that a task brought home."""
         self.tracker.drop(flight.unit_id)
@@ -429,7 +434,7 @@ class Driver:
         isolation = self._isolations.get(flight.unit_id)
         self.log.add("failed_try", unit=flight.part.id, task=flight.task, why=cause.text, trace=failed.get("trace", ""))
         if flight.task != "encode" and isolation is not None:
-            isolation.failed(flight.part, cause.reason, _detail(cause, isolation))
+            isolation.failed(flight.part, cause.reason, self._detail(cause, flight.part))
         elif isolation is not None or cause.kind == "memory" or tries >= ERROR_TRIES:
             self._suspect(flight, cause)
         else:
@@ -505,10 +510,6 @@ def largest_first(units: list[Unit]) -> list[Unit]:
         return units
     usual = sorted(unit.bytes for unit in units)[len(units) // 2]
     return sorted(units, key=lambda unit: -unit.bytes if unit.bytes > 2 * usual else 0)
-
-
-def _detail(cause: Cause, isolation: Isolation) -> str:
-    return f"{cause.text}; found by halving unit {isolation.unit.id}"
 
 
 def _ident(key: Any) -> Any:

@@ -1,0 +1,82 @@
+"""Records that kill: each costs one record, and says so with its bytes and the way to replay it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from faultkit import check_whole, events_of, write_data
+
+from retok_dask.cluster import run
+from retok_dask.cluster.replay import replay
+from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
+
+CASES = {
+    "segfault": ("killed_worker", "crash", {}),
+    "memory": ("killed_worker", "memory", {"cluster": {"workers": 2, "worker_memory": "600MiB", "dashboard": None}}),
+    "stuck": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 4}}),
+    "slow": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 4}}),
+}
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize("fault", list(CASES))
+def test_a_deadly_record_is_set_aside(make_recipe, tmp_path, importable, fault):
+    reason, cause, changes = CASES[fault]
+    data = write_data(tmp_path / "in", files=2, records=12)
+    calm = {
+        "datasets": [{"name": "chat", "input": str(data / "*.jsonl"), "layout": "badrecords:layout"}],
+        "units": {"bytes": 2500},
+        "max_reject_share": 1,
+    }
+    whole = run(make_recipe(data, **calm, output=str(tmp_path / "calm")), progress="none")
+    path = data / "part-01.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    bad = json.loads(lines[7])
+    lines[7] = json.dumps(bad | {"fault": fault}) + "\n"
+    path.write_text("".join(lines))
+    recipe = make_recipe(data, **(calm | changes))
+    result = run(recipe, progress="none")
+    assert not result.failed
+    assert result.stats.rejected == {reason: 1}
+    assert result.stats.records_in == 24
+    check_whole(recipe)
+    # everything else is there, the rest of its unit included
+    ids = {row["input_ids"].tobytes() for row in open_dataset(recipe.output)}
+    calm_ids = [row["input_ids"].tobytes() for row in open_dataset(str(tmp_path / "calm"))]
+    assert len(ids) == 23
+    assert ids < set(calm_ids)
+    assert whole.stats.samples == 24
+    # the reject has its bytes, its place and its story
+    rejects = [
+        row for file in Path(recipe.output).glob("rejects/**/*.parquet") for row in pq.read_table(file).to_pylist()
+    ]
+    assert len(rejects) == 1
+    assert rejects[0]["reason"] == reason
+    assert json.loads(rejects[0]["raw"]) == bad | {"fault": fault}
+    assert "replay" in rejects[0]["detail"]
+    assert "replay" in events_of(recipe, "set_aside")[0]["record"][2]
+    deaths = events_of(recipe, "worker_died")
+    assert {event["cause"] for event in deaths} == {cause}
+    assert 2 <= len(deaths) <= 8  # one for the unit, log2 of its records, two for the record
+    assert result.worker_deaths == len(deaths)
+
+
+def test_replay_does_the_record_alone(make_recipe, tmp_path, importable, capsys):
+    data = write_data(tmp_path / "in", files=1, records=6)
+    recipe = make_recipe(data)
+    run(recipe, progress="none")
+    unit = min(read_manifest(OutputFolder(recipe.output)).units)
+    assert replay([recipe.output, unit, "0"]) == 0
+    said = capsys.readouterr().out
+    assert '"records_in":1' in said.replace(" ", "")
+    assert replay([recipe.output, unit, "9999"]) == 1
+    assert sys.modules[replay.__module__].__doc__
