@@ -86,7 +86,7 @@ def test_chunks_overlap_and_lose_nothing():
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared sample texts are not there")
-@pytest.mark.parametrize("name", ["qwen2_5", "llama3_1"])
+@pytest.mark.parametrize("name", ["qwen2_5"])
 def test_real_corpora_have_the_references_ids(name):
     wanted, found = Counter(), Counter()
     spec = {
@@ -112,7 +112,7 @@ def test_real_corpora_have_the_references_ids(name):
 
 def documents_of(path):
     if path.suffix == ".txt":
-        return [path.read_bytes().decode()]
+        return [path.read_bytes().decode("utf-8-sig")]  # a byte order mark belongs to the file, not to the text
     return [p["context"] for article in orjson.loads(path.read_bytes())["data"] for p in article["paragraphs"]]
 
 
