@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retok_dask.completions.lines import too_large
 from retok_dask.completions.storage import is_local, open_fs
 from retok_dask.types import Record, RecordRejected, Reject, RejectReason
 
@@ -164,6 +165,9 @@ def _arrow_batches(source: Any, part: Part, options: ReadOptions) -> Iterator[An
 
 def batch_records(batch: Any, first: int, url: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """Records of a batch: each row's values as Python objects of that row alone."""
+    if batch.nbytes > options.limit:
+        yield from _row_by_row(batch, first, url, options)
+        return
     arrays: dict[str, list[Any]] = {}
     for name in batch.schema.names if options.tokens else ():
         numbers = _number_lists(batch.column(name))
@@ -178,6 +182,16 @@ def batch_records(batch: Any, first: int, url: str, options: ReadOptions) -> Ite
         for name, lists in arrays.items():
             value[name] = lists[number]
         yield Record(url, first + number, -1, None, value)
+
+
+def _row_by_row(batch: Any, first: int, url: str, options: ReadOptions) -> Iterator[Record | Reject]:
+    """A batch in which some row may be larger than a record may be."""
+    for number in range(batch.num_rows):
+        row = batch.slice(number, 1)
+        if row.nbytes > options.limit:
+            yield too_large(url, first + number, -1, row.nbytes, options.limit, None)
+        else:
+            yield from batch_records(row, first + number, url, options)
 
 
 def _rows(batch: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -99,7 +100,10 @@ def content_key(item: Item) -> bytes:
         content = ["text", item.text]
     else:
         content = ["tokens", _tokens(item)]
-    data = orjson.dumps(content, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
+    try:
+        data = orjson.dumps(content, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY, default=str)
+    except TypeError:  # integers past 64 bits, in a tool call for example
+        data = json.dumps(content, sort_keys=True, default=str).encode()
     return hashlib.blake2b(data, digest_size=16).digest()
 
 

@@ -118,10 +118,10 @@ def records_of(
         row += step
 
 
-def too_large(file: str, row: int, offset: int, length: int, limit: int, head: bytes) -> Reject:
+def too_large(file: str, row: int, offset: int, length: int, limit: int, head: bytes | None) -> Reject:
     """The reject of a record that is not read because of its size."""
     detail = f"{length} bytes, more than units.record_bytes = {limit}"
-    return Reject(file, row, offset, RejectReason.too_large, detail, head[:HEAD_KEPT])
+    return Reject(file, row, offset, RejectReason.too_large, detail, head and head[:HEAD_KEPT])
 
 
 def _lines(part: Part, limit: int, source: Source) -> Iterator[tuple[int, bytes, int]]:

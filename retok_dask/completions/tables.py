@@ -65,7 +65,9 @@ def read_csv(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
                 yield _record(part.url, number, header, row)
                 number += 1
     except csv.Error as error:
-        raise RecordRejected(RejectReason.bad_file, f"line {rows.line_num}: {error}") from None
+        # After this the reader cannot know where the next row starts.
+        reason = RejectReason.too_large if "field limit" in str(error) else RejectReason.bad_file
+        raise RecordRejected(reason, f"from line {rows.line_num} on: {error}") from None
 
 
 def _record(url: str, number: int, header: list[str], row: list[str]) -> Record | Reject:

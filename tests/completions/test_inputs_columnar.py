@@ -61,6 +61,17 @@ def test_a_row_group_larger_than_a_batch_is_read_in_bounded_memory(tmp_path):
     assert python_peak < 40 << 20
 
 
+def test_rows_larger_than_the_limit_are_rejected_one_by_one(tmp_path):
+    texts = ["a", "b" * 5000, "c", "d" * 5000, "e"]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pa.ipc.new_file(str(tmp_path / "b.arrow"), pa.schema([("text", pa.string())])) as writer:
+        writer.write_table(pa.table({"text": texts}))
+    for name in ("a.parquet", "b.arrow"):
+        found = read_all(recipe_for(tmp_path / name, mode="text", units={"record_bytes": 1000}))
+        assert [v["text"] for v in values(found)] == ["a", "c", "e"]
+        assert [(r.row, r.reason.value) for r in rejects(found)] == [(1, "too_large"), (3, "too_large")]
+
+
 def test_nested_values_are_of_their_row_alone_and_null_padding_does_no_harm(tmp_path):
     call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
     rows = [
@@ -205,6 +216,9 @@ def test_csv_with_quotes_newlines_and_odd_rows(tmp_path):
 def test_csv_whose_quote_never_ends_or_whose_header_repeats(tmp_path):
     (tmp_path / "a.csv").write_text('q,a\n1,2\n"3,4\n5,6\n')
     (tmp_path / "b.csv").write_text("q,q\n1,2\n")
+    (tmp_path / "c.csv").write_text("q,a\n1,2\n" + "x" * 2000 + ",2\n")
+    large = read_all(recipe_for(tmp_path / "c.csv", units={"record_bytes": 1000}))
+    assert [getattr(r, "reason", None) for r in large] == [None, "too_large"]
     assert [getattr(r, "reason", None) for r in read_all(recipe_for(tmp_path / "a.csv"))] == [None, "bad_file"]
     assert [r.reason.value for r in rejects(read_all(recipe_for(tmp_path / "b.csv")))] == ["bad_file"]
 

@@ -427,5 +427,7 @@ def test_the_content_key_ignores_where_a_conversation_comes_from():
     assert content_key(one) == content_key(two)
     assert len({content_key(item) for item in (one, other, flagged, Document("q"), Document("a"))}) == 5
     assert len(content_key(one)) == 16
+    call = {"function": {"name": "f", "arguments": {"n": 10**30}}}
+    assert len(content_key(item_of({"messages": [Q, A | {"tool_calls": [call]}]}))) == 16
     ids = [item_of({"input_ids": ids}, mode="tokens") for ids in ([1, 2], [1, 2], [1, 3])]
     assert content_key(ids[0]) == content_key(ids[1]) != content_key(ids[2])
