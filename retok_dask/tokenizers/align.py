@@ -150,6 +150,20 @@ def cuts_by_offsets(spans: Spans, offsets: Int64) -> tuple[Int64, Int64] | None:
     return np.searchsorted(owner, np.arange(count), side="right"), shared
 
 
+def without_gaps(offsets: Int64, length: int) -> Int64:
+    """Offsets of a tokenizer that drops no character, each token reaching to where the next one begins.
+
+    A letter and its mark that NFC makes one character come with the letter's
+    place alone; the token has characters of both.
+    """
+    if not offsets.size:
+        return offsets
+    begin = offsets[:, 0]
+    after = np.searchsorted(begin, begin, side="right")
+    following = np.append(begin, length)[after]
+    return np.stack([begin, np.maximum(offsets[:, 1], following)], axis=1)
+
+
 def char_spans(number: int, row: Rendered) -> Spans:
     """The non-empty spans of one row, lengths in characters."""
     bounds = np.array([*row.starts, len(row.text)], np.int64)

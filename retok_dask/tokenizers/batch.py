@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retok_dask.tokenizers import align
+from retok_dask.tokenizers.huge import PART, WHOLE, can_encode, encode_long
 from retok_dask.tokenizers.measure import Measured, measure, spans_of
 from retok_dask.tokenizers.pieces import CannotEscape, PieceEncoder
 from retok_dask.types import Encoded, RejectReason
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from retok_dask.tokenizers.bytelevel import ByteTable
+    from retok_dask.tokenizers.cuts import CutRule
     from retok_dask.tokenizers.engines import Engine, Flat, ReferenceEngine
     from retok_dask.types import Rendered
 
@@ -47,12 +49,19 @@ class BatchEncoder:
     """
 
     def __init__(
-        self, reference: ReferenceEngine, table: ByteTable | None, *, nfc: bool, added_tokens: dict[str, int]
+        self,
+        reference: ReferenceEngine,
+        table: ByteTable | None,
+        rule: CutRule,
+        *,
+        nfc: bool,
+        added_tokens: dict[str, int],
     ) -> None:
         self.fast: Engine | None = None
         self.guards: Sequence[str] = ()
         self._reference = reference
         self._table = table
+        self._rule = rule
         self._normalize = reference.backend.normalizer.normalize_str if nfc else None
         self._pieces = PieceEncoder(reference, added_tokens)
 
@@ -61,6 +70,9 @@ class BatchEncoder:
         job = _Job(rows, measure(rows, self._normalize))
         for number, detail in job.measured.failed.items():
             job.fail(number, RejectReason.lone_surrogate, detail)
+        for number, row in enumerate(rows):
+            if problem := can_encode(row.text, self._rule):
+                job.fail(number, RejectReason.too_large, problem)
         if self._table is None:
             job.slow.update(number for number in range(len(rows)) if number not in job.failed)
             flat: Flat = np.zeros(0, np.int32), np.zeros(len(rows) + 1, np.int64)
@@ -108,17 +120,20 @@ class BatchEncoder:
             if aside
             else [row.text for row in job.rows]
         )
-        flat = (fast or self._reference).encode(texts)
+        flat = encode_long(texts, fast or self._reference, self._rule)
         if fast is not None and self._sample_differs(texts, flat):
             self.fast = None
             log.warning(
                 "the fast engine gave other ids than the reference; this process uses the reference from now on"
             )
             job.by_reference.update(range(len(job.rows)))
-            flat = self._reference.encode(texts)
+            flat = encode_long(texts, self._reference, self._rule)
         replaced: dict[int, Int32] = {}
+        engine = self.fast or self._reference
         if escaped:
-            replaced, refused = self._pieces.encode_rows(escaped, self.fast or self._reference)
+            replaced, refused = self._pieces.encode_rows(
+                escaped, lambda pieces: encode_long(pieces, engine, self._rule)
+            )
             for number, why in refused.items():
                 job.fail(number, RejectReason.encode_error, why)
         guarded = sorted((aside & job.by_reference) - replaced.keys() - job.failed.keys())
@@ -128,7 +143,7 @@ class BatchEncoder:
         return not text.isascii() and any(guard in text for guard in self.guards)
 
     def _sample_differs(self, texts: Sequence[str], flat: Flat) -> bool:
-        chosen = [number for number, text in enumerate(texts) if text and is_sampled(text)]
+        chosen = [number for number, text in enumerate(texts) if 0 < len(text) <= PART and is_sampled(text)]
         if not chosen:
             return False
         ids, splits = self._reference.encode([texts[number] for number in chosen])
@@ -137,19 +152,28 @@ class BatchEncoder:
         )
 
     def _reference_ids(self, job: _Job, number: int) -> Int32:
-        return self._reference_row(job, number)[0]
+        row = job.rows[number]
+        if row.escapes:
+            return self._reference_row(job, number)[0]
+        return encode_long([row.text], self._reference, self._rule)[0]
 
     # --- rows by character offsets ---
 
     def _reference_row(self, job: _Job, number: int) -> tuple[Int32, Int64]:
         row = job.rows[number]
+        nothing = np.zeros(0, np.int32), np.zeros((0, 2), np.int64)
+        if len(row.text) > WHOLE:
+            job.fail(number, RejectReason.too_large, f"{len(row.text)} characters, and only character offsets align it")
+            return nothing
         if not row.escapes:
-            return self._reference.encode_offsets(row.text)
-        try:
-            return self._pieces.encode(row.text, row.escapes)
-        except CannotEscape as error:
-            job.fail(number, RejectReason.encode_error, str(error))
-            return np.zeros(0, np.int32), np.zeros((0, 2), np.int64)
+            ids, offsets = self._reference.encode_offsets(row.text)
+        else:
+            try:
+                ids, offsets = self._pieces.encode(row.text, row.escapes)
+            except CannotEscape as error:
+                job.fail(number, RejectReason.encode_error, str(error))
+                return nothing
+        return ids, align.without_gaps(offsets, len(row.text)) if self._table is not None else offsets
 
     def _assemble(self, job: _Job, flat: Flat) -> Encoded:
         replaced: dict[int, Int32] = {}

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from retok_dask.tokenizers.engines import Engine, Flat, ReferenceEngine
+    from retok_dask.tokenizers.engines import Flat, ReferenceEngine
     from retok_dask.types import Rendered
 
     Int32 = npt.NDArray[np.int32]
@@ -41,8 +41,10 @@ class PieceEncoder:
         self._newline = reference.encode_offsets("\n")[0]
         self._ordinary: dict[str, Int32] = {}
 
-    def encode_rows(self, rows: Mapping[int, Rendered], engine: Engine) -> tuple[dict[int, Int32], dict[int, str]]:
-        """Ids of several rows by any engine, with few engine calls.
+    def encode_rows(
+        self, rows: Mapping[int, Rendered], encode: Callable[[Sequence[str]], Flat]
+    ) -> tuple[dict[int, Int32], dict[int, str]]:
+        """Ids of several rows by any encoder, with few calls of it.
 
         Returns:
             Ids by row number, and for rows that cannot be escaped the reason.
@@ -50,9 +52,9 @@ class PieceEncoder:
         plan = {number: pieces_of(len(row.text), row.escapes) for number, row in rows.items()}
         plain = [(n, start, end) for n, pieces in plan.items() for start, end, escaped in pieces if not escaped]
         texts = [rows[n].text[start:end] if not start else "\n" + rows[n].text[start:end] for n, start, end in plain]
-        parts = dict(zip(plain, _split(engine.encode(texts)), strict=True))
+        parts = dict(zip(plain, _split(encode(texts)), strict=True))
         merged = [key for key in plain if key[1] and not self._has_newline(parts[key])]
-        again = _split(engine.encode([rows[n].text[start:end] for n, start, end in merged])) if merged else []
+        again = _split(encode([rows[n].text[start:end] for n, start, end in merged])) if merged else []
         skip = self._newline.size
         parts = {key: ids if not key[1] else ids[skip:] for key, ids in parts.items()} | dict(
             zip(merged, again, strict=True)

@@ -16,6 +16,7 @@ from retok_dask.tokenizers import certificate as certificates
 from retok_dask.tokenizers.batch import BatchEncoder
 from retok_dask.tokenizers.bytelevel import ByteTable, is_byte_level, uses_nfc
 from retok_dask.tokenizers.certificate import Certificate, Tier
+from retok_dask.tokenizers.cuts import CutRule
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
 from retok_dask.tokenizers.load import load_definition
@@ -65,7 +66,8 @@ class Tokenizer:
         self.byte_level = is_byte_level(data)
         self._table = ByteTable.of(data) if self.byte_level else None
         nfc = self.byte_level and uses_nfc(data)
-        self._bare = BatchEncoder(self._reference, self._table, nfc=nfc, added_tokens=self.added_tokens)
+        rule = CutRule(data if self.byte_level else {})
+        self._bare = BatchEncoder(self._reference, self._table, rule, nfc=nfc, added_tokens=self.added_tokens)
 
     @classmethod
     def load(cls, spec: TokenizerSpec, *, storage: StorageSpec | None = None, engine: EngineChoice = "auto") -> Self:

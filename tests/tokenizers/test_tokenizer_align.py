@@ -108,10 +108,11 @@ def test_batches_equal_single_rows(name):
 def test_answers_that_start_or_end_awkwardly(name):
     """A04: leading blanks, newlines, split emoji, trailing blanks, decomposed letters."""
     tokenizer = load(name)
+    end = tokenizer.special_tokens_map["eos_token"]
     for answer in (" the", "\n\nthe", "😀ok", "the  ", "e\u0301", "\r\nx\r\n", "\x00", "a\u2028b", "👨‍👩‍👧", "中文"):
-        text = f"<|im_start|>assistant\n{answer}<|im_end|>\n"
+        text = f"<|im_start|>assistant\n{answer}{end}\n"
         begin = text.index("\n") + 1
-        stop = text.index("<|im_end|>")
+        stop = text.index(end)
         row = Rendered(text, [0, begin, stop], [Kind.header, Kind.content, Kind.stop], [0, 0, 0])
         encoded = tokenizer.encode([row])
         check_cover(encoded)

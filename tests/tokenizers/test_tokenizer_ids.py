@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
+from pathlib import Path
 
 import assets
 import pytest
@@ -49,7 +50,7 @@ def tiktoken_of(name: str):
     from retok_dask.tokenizers.tiktoken_form import parse_ranks
 
     spec = assets.tokenizer_spec(name)
-    ranks = parse_ranks(open(spec.path, "rb").read(), spec.path)
+    ranks = parse_ranks(Path(spec.path).read_bytes(), spec.path)
     return tiktoken.Encoding(name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=spec.special_tokens)
 
 
