@@ -33,7 +33,9 @@ _DATASETS: tuple[tuple[str, float, int, Callable[[random.Random], dict[str, Any]
     ("tools", 0.2, 2, dialogues.tools),
 )
 _BAD_SHARE = 0.004
-_MAX_REJECT_SHARE = 0.02
+_FIRST_BAD = 20
+"""Record after which a data set has its first bad line, so that small demos have some too."""
+_MAX_REJECT_SHARE = 0.03
 
 
 def chat_template() -> str:
@@ -106,8 +108,8 @@ def _write_dataset(
             rng = random.Random(f"{seed}/{name}/{index}")  # noqa: S311  reproducible texts, no secrets
             record = {"id": f"{name}-{index:06d}"} | build(rng)
             lines.append(json.dumps(record, ensure_ascii=False).encode())
-            if index % every == every // 2:
-                kind = _BAD_KINDS[index // every % len(_BAD_KINDS)]
+            if index % every == _FIRST_BAD:
+                kind = _BAD_KINDS[(index // every + len(name)) % len(_BAD_KINDS)]
                 lines.append(_bad_line(kind, record | {"id": f"{name}-{index:06d}-bad"}))
                 bad[kind.value] += 1
         path = folder / name / f"part-{number:02d}.jsonl"

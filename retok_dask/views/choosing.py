@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HISTORIES = ("whole", "per_turn", "auto")
 
 
-@dataclass
+@dataclass(repr=False)
 class Choices:
     """The same records under every history and policy; draws itself.
 
@@ -119,6 +119,7 @@ class Choices:
         return self.summary().to_text()
 
     __str__ = to_text
+    __repr__ = to_text
 
 
 def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -> Choices:

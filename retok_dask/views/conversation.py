@@ -46,7 +46,7 @@ class ToolLine:
     parameters: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ConversationView:
     """A conversation ready to be drawn; shows itself in notebooks and as text."""
 
@@ -75,6 +75,8 @@ class ConversationView:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    __repr__ = __str__
 
 
 def conversation_view(conversation: Any, *, max_messages: int = 60) -> ConversationView:

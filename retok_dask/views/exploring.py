@@ -65,7 +65,7 @@ class DatasetLook:
     turns: Counter[int] = field(default_factory=Counter)
 
 
-@dataclass
+@dataclass(repr=False)
 class Exploration:
     """What the first records of a recipe's data sets look like; draws itself.
 
@@ -162,6 +162,7 @@ class Exploration:
         return self.summary().to_text()
 
     __str__ = to_text
+    __repr__ = to_text
 
 
 def _plain(look: DatasetLook) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Table:
         }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Summary:
     """What an object says about itself.
 
@@ -90,6 +90,8 @@ class Summary:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    __repr__ = __str__
 
 
 def table(

@@ -96,7 +96,7 @@ class Block:
         return self.end - self.start
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class TokenView:
     """A sample ready to be drawn; shows itself in notebooks and as text.
 
@@ -135,6 +135,8 @@ class TokenView:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    __repr__ = __str__
 
 
 def token_view(
