@@ -24,6 +24,12 @@ FIRST_TOKEN_SHARE = 0.5
 
 STOP_SHARE = 0.5
 
+UNKNOWN_SHARE = 0.001
+"""Tokens that stand for text the tokenizer could not keep."""
+
+BYTE_SHARE = 0.5
+"""Tokens that are one byte of a character: a vocabulary that hardly knows the script, or damaged text."""
+
 DRIFT_DEVIATIONS = 6.0
 DRIFT_RELATIVE = 0.3
 """A unit drifts if it is further from its data set's median than both say."""
@@ -43,6 +49,8 @@ METRICS: dict[str, Callable[[UnitStats], float]] = {
     "tokens_per_byte": lambda s: s.tokens / max(s.text_bytes, 1),
     "bos_share": lambda s: s.bos_rows / max(s.samples, 1),
     "stop_share": lambda s: s.stop_rows / max(s.samples, 1),
+    "unknown_share": lambda s: s.unknown_tokens / max(s.tokens, 1),
+    "byte_share": lambda s: s.byte_tokens / max(s.tokens, 1),
     "fallback_share": lambda s: s.fallback_rows / max(s.samples, 1),
 }
 """What ``checks:`` of a recipe may bound, as ``min_NAME`` and ``max_NAME``."""
@@ -83,14 +91,17 @@ def canaries(recipe: Recipe, manifest: Manifest) -> Check:
     """Simple shares that go wrong when tokenizer, template or text do not belong together."""
     problems: list[str] = []
     numbers: dict[str, Any] = {}
-    modes = {spec.name: spec.mode for spec in recipe.datasets}
+    modes: dict[str, str] = {spec.name: spec.mode for spec in recipe.datasets}
     for name, stats in manifest.datasets.items():
         if not stats.samples:
             problems.append(f"data set {name!r} has no rows")
             continue
         found = _canary_numbers(stats)
         numbers |= {f"{name}.{key}": value for key, value in found.items()}
-        problems += [f"data set {name!r}: {said}" for said in _canary_problems(modes.get(name, "chat"), found)]
+        mode = modes.get(name, "chat")
+        if mode == "text" and recipe.documents.chunk_tokens is not None:
+            mode = "chunks"  # only the first chunk of a document begins with BOS
+        problems += [f"data set {name!r}: {said}" for said in _canary_problems(mode, found)]
     return verdict("canaries", problems, "BOS, stop, first tokens and tokens a byte look right", numbers, "warning")
 
 
@@ -102,6 +113,8 @@ def _canary_numbers(stats: UnitStats) -> dict[str, float]:
         "stop_share": METRICS["stop_share"](stats),
         "first_token_share": top / stats.samples,
         "trained_share": stats.trained_share,
+        "unknown_share": METRICS["unknown_share"](stats),
+        "byte_share": METRICS["byte_share"](stats),
     }
 
 
@@ -111,8 +124,12 @@ def _canary_problems(mode: str, found: dict[str, float]) -> list[str]:
     rate = found["tokens_per_byte"]
     if rate and not low <= rate <= high:
         problems.append(f"{rate:.3f} tokens a byte of text, expected {low} to {high}")
-    if 0 < found["bos_share"] < 1 and mode != "tokens":
+    if 0 < found["bos_share"] < 1 and mode not in ("tokens", "chunks"):
         problems.append(f"{found['bos_share']:.2%} of the rows begin with BOS; it should be none or all")
+    if found["unknown_share"] > UNKNOWN_SHARE:
+        problems.append(f"{found['unknown_share']:.2%} of the tokens are the unknown token")
+    if found["byte_share"] > BYTE_SHARE:
+        problems.append(f"{found['byte_share']:.1%} of the tokens are single bytes of characters")
     if mode == "chat":
         if found["first_token_share"] < FIRST_TOKEN_SHARE:
             problems.append(f"only {found['first_token_share']:.1%} of the rows begin with the most common first token")

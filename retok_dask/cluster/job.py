@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from retok_dask.completions import read_records
 from retok_dask.datasets import OutputFolder, Receipt, UnitWriter
 from retok_dask.datasets.receipts import check_files
 from retok_dask.errors import OutputError
-from retok_dask.kernel import Kernel, UnitStats
+from retok_dask.kernel import Kernel, Source, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns
 from retok_dask.templates import ChatTemplate
@@ -38,6 +38,7 @@ class EncodeJob:
         tokenizer: :meth:`Tokenizer.payload`.
         template: :meth:`ChatTemplate.reduce`'s state, or None.
         fingerprint: digest that receipts carry.
+        sources: what made the rows of each data set of ids, packed.
     """
 
     run_id: str
@@ -45,15 +46,23 @@ class EncodeJob:
     tokenizer: bytes
     template: Any
     fingerprint: str
+    sources: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, run_id: str, recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None, fingerprint: str = ""
+        cls,
+        run_id: str,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        fingerprint: str = "",
+        sources: dict[str, Source] | None = None,
     ) -> EncodeJob:
         """Pack a job on the client."""
         data = recipe.model_dump(mode="json", exclude_unset=True)
         state = template.reduce() if template is not None else None
-        return cls(run_id, data, tokenizer.payload(), state, fingerprint)
+        packed = {name: source.pack() for name, source in (sources or {}).items()}
+        return cls(run_id, data, tokenizer.payload(), state, fingerprint, packed)
 
     def open(self) -> OpenEncodeJob:
         """Load tokenizer and template; once a process."""
@@ -69,6 +78,7 @@ class OpenEncodeJob:
         self.seconds_per_record = self.recipe.units.seconds_per_record
         self._datasets = {spec.name: spec for spec in self.recipe.datasets}
         self._kernels: dict[str, Kernel] = {}
+        self._sources = job.sources
         self._tokenizer = Tokenizer.from_payload(job.tokenizer)
         self._template = ChatTemplate.restore(job.template) if job.template is not None else None
         # engines load at first use, which takes seconds: not within the first record's time limit
@@ -82,7 +92,8 @@ class OpenEncodeJob:
         """The kernel of a data set, made once."""
         if dataset not in self._kernels:
             spec = self._datasets[dataset]
-            self._kernels[dataset] = Kernel(self.recipe, spec, self._tokenizer, self._template)
+            source = Source.unpack(self._sources[dataset]) if dataset in self._sources else None
+            self._kernels[dataset] = Kernel(self.recipe, spec, self._tokenizer, self._template, source)
         return self._kernels[dataset]
 
     def encode(self, unit: Unit, order: dict[str, Any], tell: Teller) -> dict[str, Any]:

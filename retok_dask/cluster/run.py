@@ -35,7 +35,7 @@ from retok_dask.datasets import (
     write_manifest,
 )
 from retok_dask.errors import OutputLocked, RetokError, StorageError, UnfinishedOutput
-from retok_dask.kernel import UnitStats
+from retok_dask.kernel import UnitStats, load_sources
 from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from retok_dask.completions import Unit
+    from retok_dask.kernel import Source
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
 
@@ -116,6 +117,7 @@ class Prepared:
     resumes: bool
     committed: dict[str, Receipt] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
 
     @property
     def todo(self) -> list[Unit]:
@@ -153,12 +155,13 @@ def prepare(recipe: Recipe, folder: OutputFolder, *, extend: bool = False, resta
     date = _date(recipe, previous)
     recipe = recipe.with_changes(date=date)
     tokenizer, template = load_models(recipe, date)
+    sources = load_sources(recipe, tokenizer)
     listing = list_inputs(recipe)
-    fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=date)
+    fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=date, sources=sources)
     resumes = False if restart else check_fingerprint(folder, fingerprint, extend=extend)
     if resumes:
         listing = _same_units(folder, listing)
-    prepared = Prepared(recipe, listing, tokenizer, template, fingerprint, resumes)
+    prepared = Prepared(recipe, listing, tokenizer, template, fingerprint, resumes, sources=sources)
     if resumes:
         scan = scan_receipts(folder, fingerprint=fingerprint.digest)
         known = {unit.id for unit in listing.units}
@@ -257,7 +260,12 @@ class _Session:
     def _drive(self, found: Client) -> Outcome:
         prepared = self.prepared
         job = EncodeJob.of(
-            self.log.session, prepared.recipe, prepared.tokenizer, prepared.template, prepared.fingerprint.digest
+            self.log.session,
+            prepared.recipe,
+            prepared.tokenizer,
+            prepared.template,
+            prepared.fingerprint.digest,
+            prepared.sources,
         )
         self._dashboard = proxied(found.dashboard_link or "")
         self.log.add("cluster", scheduler=found.scheduler.address, workers=self._workers, dashboard=self._dashboard)

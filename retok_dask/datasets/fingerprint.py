@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retok_dask.datasets.folder import INPUTS, RECIPE, RUN, OutputFolder
 from retok_dask.errors import FingerprintMismatch, OutputError
+from retok_dask.kernel import golden_ids
 from retok_dask.recipe import Recipe, digest
 from retok_dask.schema import SCHEMA_VERSION
+from retok_dask.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 BINDING = ("retok-dask", "transformers", "tokenizers", "jinja2")
 """Packages whose version can change a token: another one refuses to go on."""
@@ -79,8 +81,9 @@ class Fingerprint:
         template: digest of the template's text; None where no data set needs one.
         versions: of the packages in :data:`BINDING`.
         schema_version: of the sample schema.
+        sources: what made the rows of each data set of ids, by digest.
         facts: of the tokenizer, for checks and exits that do without it; no
-            part of the digest.
+            part of the digest. Its golden ids are compared all the same.
     """
 
     recipe: dict[str, Any]
@@ -89,6 +92,7 @@ class Fingerprint:
     template: str | None
     versions: dict[str, str]
     schema_version: int = SCHEMA_VERSION
+    sources: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -100,6 +104,7 @@ class Fingerprint:
         template: HasDigest | None,
         *,
         date: dt.date | None = None,
+        sources: Mapping[str, HasDigest] | None = None,
     ) -> Fingerprint:
         """The fingerprint of a run that is about to start.
 
@@ -109,6 +114,7 @@ class Fingerprint:
             tokenizer: its ``digest`` covers every file that it reads.
             template: its ``digest`` covers its text and arguments.
             date: the day that templates see, where the recipe leaves it open.
+            sources: what made the rows of data sets of ids, by data set.
         """
         key = recipe.content_key()
         if key.get("date") is None and date is not None:
@@ -124,7 +130,8 @@ class Fingerprint:
             tokenizer=tokenizer.digest,
             template=template.digest if template is not None else None,
             versions={name: _version(name) for name in BINDING},
-            facts={name: getattr(tokenizer, name, None) for name in FACTS},
+            sources={name: source.digest for name, source in (sources or {}).items()},
+            facts=_facts(tokenizer),
         )
 
     @property
@@ -146,10 +153,15 @@ class Fingerprint:
     def differences(self, old: Fingerprint) -> list[str]:
         """What differs from an older run, one sentence each; new input files come as ``new input``."""
         found = _settings(old.recipe, self.recipe, "recipe")
-        for name in ("tokenizer", "template", "schema_version"):
+        for name in ("tokenizer", "template", "schema_version", "sources"):
             before, now = getattr(old, name), getattr(self, name)
             if before != now:
                 found.append(f"{name}: was {_short(before)}, is {_short(now)}")
+        golden, again = old.facts.get(GOLDEN), self.facts.get(GOLDEN)
+        if golden and again and golden != again:
+            found.append(
+                "the tokenizer gives other ids for the golden texts than it did, although its files are the same"
+            )
         for name in sorted({*old.versions, *self.versions}):
             before, now = old.versions.get(name, "none"), self.versions.get(name, "none")
             if before != now:
@@ -243,6 +255,9 @@ def check_fingerprint(folder: OutputFolder, fingerprint: Fingerprint, *, extend:
 
 NEW_INPUT = "new input"
 
+GOLDEN = "golden_ids"
+"""Fact of a tokenizer: its ids of the golden texts, to notice a library that changed beneath the same files."""
+
 
 def library_versions() -> dict[str, str]:
     """Versions of everything that could matter, by name."""
@@ -252,6 +267,13 @@ def library_versions() -> dict[str, str]:
         "unicode": unicodedata.unidata_version,
         "platform": platform.platform(),
     }
+
+
+def _facts(tokenizer: Any) -> dict[str, Any]:
+    facts = {name: getattr(tokenizer, name, None) for name in FACTS}
+    if isinstance(tokenizer, Tokenizer):
+        facts[GOLDEN] = golden_ids(tokenizer)
+    return facts
 
 
 def _check_empty(folder: OutputFolder) -> bool:

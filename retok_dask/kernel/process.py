@@ -12,13 +12,13 @@ import numpy as np
 import orjson
 
 from retok_dask.completions import item_filter, layout_for, record_filter
+from retok_dask.kernel.canaries import BYTE_PIECE, UNKNOWN, token_classes
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
 from retok_dask.kernel.recover import Recoverer
-from retok_dask.kernel.retokenize import Retokenizer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
-from retok_dask.kernel.source import load_source
+from retok_dask.kernel.source import load_source, retokenizer_for
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import kept_columns, sample_id
@@ -129,11 +129,12 @@ class Kernel:
         self._check_record = record_filter(dataset)
         self._check_item = item_filter(dataset)
         self.source = source or load_source(recipe, dataset)
-        self._retokenizer = _retokenizer(dataset, self.source, tokenizer)
+        self._retokenizer = retokenizer_for(dataset, self.source, tokenizer)
         self._rows_of = row_maker(
             recipe, dataset, tokenizer, template, self._retokenizer, _recoverer(dataset, self.source)
         )
         self._keep = kept_columns(recipe)
+        self._classes = token_classes(tokenizer)
 
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
         """Yield a batch for about every ``batch_bytes`` of text.
@@ -341,6 +342,9 @@ class Kernel:
             np.repeat(np.arange(len(rows)), np.diff(encoded.seg_splits)),
             self.tokenizer.bos_id,
         )
+        classes = self._classes[encoded.ids]
+        stats.byte_tokens += int(np.count_nonzero(classes == BYTE_PIECE))
+        stats.unknown_tokens += int(np.count_nonzero(classes == UNKNOWN))
         stats.truncated += sum(truncated)
         stats.shared_tokens += int(encoded.shared.sum())
         return sample_batch(
@@ -397,13 +401,6 @@ class Kernel:
     def _leave_out_filtered(self, pending: _Pending, row: int, reason: FilterReason, detail: str) -> None:
         source = pending.sources[pending.owners[row]]
         source.left_out = source.left_out or _filtered(source.record, RecordFiltered(reason, detail))
-
-
-def _retokenizer(dataset: DatasetSpec, source: Source | None, tokenizer: Tokenizer) -> Retokenizer | None:
-    """What turns old ids into new ones; None where they are ids of this tokenizer already."""
-    if dataset.mode != "tokens" or source is None or source.tokenizer.digest == tokenizer.digest:
-        return None
-    return Retokenizer(dataset, source.tokenizer, tokenizer)
 
 
 def _recoverer(dataset: DatasetSpec, source: Source | None) -> Recoverer | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import yaml
 
 from retok_dask.completions import open_fs
 from retok_dask.errors import InputError, OutputError
+from retok_dask.kernel.retokenize import Retokenizer
 from retok_dask.recipe import Recipe
 from retok_dask.tokenizers import Tokenizer
 
@@ -30,6 +31,47 @@ class Source:
 
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
+
+    @property
+    def digest(self) -> str:
+        """What the rows of the data set depend on, as hex."""
+        return f"{self.tokenizer.digest}{'-' + self.template.digest if self.template is not None else ''}"
+
+    def pack(self) -> tuple[bytes, Any]:
+        """All that another process needs, without files or hub."""
+        return self.tokenizer.payload(), self.template.reduce() if self.template is not None else None
+
+    @classmethod
+    def unpack(cls, packed: tuple[bytes, Any]) -> Self:
+        """Undo :meth:`pack`."""
+        from retok_dask.templates import ChatTemplate  # noqa: PLC0415  only conversations of a written run need it
+
+        payload, state = packed
+        return cls(Tokenizer.from_payload(payload), ChatTemplate.restore(state) if state is not None else None)
+
+
+def load_sources(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Source]:
+    """Sources of all data sets that have one, by name; each table of control tokens checked to be complete.
+
+    Raises:
+        RecipeError: a table is incomplete, or ids of a data set cannot be decoded exactly.
+        RetokError: as for :func:`load_source`.
+    """
+    found = {spec.name: source for spec in recipe.datasets if (source := load_source(recipe, spec)) is not None}
+    for spec in recipe.datasets:
+        retokenizer_for(spec, found.get(spec.name), tokenizer)
+    return found
+
+
+def retokenizer_for(dataset: DatasetSpec, source: Source | None, tokenizer: Tokenizer) -> Retokenizer | None:
+    """What turns a data set's ids into this tokenizer's; None where they are that already, or are no ids.
+
+    Raises:
+        RecipeError: see :class:`Retokenizer`.
+    """
+    if dataset.mode != "tokens" or source is None or source.tokenizer.digest == tokenizer.digest:
+        return None
+    return Retokenizer(dataset, source.tokenizer, tokenizer)
 
 
 def load_source(recipe: Recipe, dataset: DatasetSpec) -> Source | None:

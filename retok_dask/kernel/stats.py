@@ -31,6 +31,8 @@ _NUMBERS = (
     "stop_rows",
     "fallback_rows",
     "shared_tokens",
+    "byte_tokens",
+    "unknown_tokens",
 )
 
 
@@ -48,6 +50,7 @@ class UnitStats:
         bos_rows, stop_rows: rows that begin with BOS / that have a stop token: canaries.
         fallback_rows: rows that the reference engine encoded in place of the fast one.
         shared_tokens: tokens that span a boundary between two spans.
+        byte_tokens: tokens that are one byte of a longer character; unknown_tokens: the unknown token.
         rejected, filtered: records left out, by reason.
         counts: things changed or noticed on the way, by name.
         kind_tokens: tokens by segment kind.
@@ -70,6 +73,8 @@ class UnitStats:
     stop_rows: int = 0
     fallback_rows: int = 0
     shared_tokens: int = 0
+    byte_tokens: int = 0
+    unknown_tokens: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
