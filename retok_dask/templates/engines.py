@@ -308,8 +308,9 @@ class JinjaEngine:
                     raise LimitReached(msg)
         except (Raised, LimitReached):
             raise
-        except (MemoryError, RecursionError, OverflowError) as error:
-            raise LimitReached(f"{type(error).__name__} while rendering") from error
+        except (MemoryError, OverflowError) as error:
+            msg = f"{type(error).__name__} while rendering"
+            raise LimitReached(msg) from error
         except Exception as error:
             raise RenderFailed(f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(pieces)

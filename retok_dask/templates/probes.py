@@ -91,6 +91,39 @@ def calls(tag: str, *, content: str = "", reasoning: bool = False, count: int = 
     return {**message, "reasoning_content": f"Rsn{tag} ponders something."} if reasoning else message
 
 
+def _typed_call(tag: str) -> Message:
+    """A call whose arguments are of every JSON type but numbers with a point."""
+    message = calls(tag)
+    message["tool_calls"][0]["function"]["arguments"] |= {
+        "yes": True,
+        "none": None,
+        "count": 3,
+        "list": [1, "two", False, None],
+        "nested": {"key": "value", "deep": {"n": 1, "é": "<&>'\"\\ \n"}},
+        "empty": {},
+        "text": "line\nnext \"quoted\" <b>",
+    }
+    return message
+
+
+def _typed_tools() -> list[dict[str, Any]]:
+    """Schemas with what real ones hold beside plain types."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "enum": ["a", "b"], "default": "a", "description": "Probe <kind> & 'more'."},
+            "many": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+            "deep": {"type": "object", "properties": {"flag": {"type": "boolean", "default": False}}},
+            "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "both": {"type": ["string", "null"]},
+        },
+        "required": ["kind", "many"],
+        "additionalProperties": False,
+    }
+    function = {"name": "probe_typed", "description": "Probe typed.", "parameters": parameters, "strict": True}
+    return [*TOOLS, {"type": "function", "function": function}]
+
+
 def result(tag: str, of: str, serial: int = 1, name: str = "probe_weather") -> Message:
     """The result of a call of the message with the tag `of`."""
     return {"role": "tool", "content": f"Res{tag} found.", "tool_call_id": _call_id(of, serial), "name": name}
@@ -139,6 +172,7 @@ def probes() -> list[Probe]:
         ),
         Probe("parallel", parallel, TOOLS),
         Probe("agent", agent, TOOLS),
+        Probe("values", [user("a"), _typed_call("b"), result("c", "b"), answer("d")], _typed_tools()),
         Probe("system_tools", [system("s"), user("a"), answer("b")], TOOLS),
         Probe("tools", [user("a"), answer("b")], TOOLS),
         Probe("ends_in_call", [user("a"), calls("b")], TOOLS),

@@ -331,7 +331,7 @@ def _try(
 def _texts(message: Message) -> list[str]:
     texts = [message[name].strip() for name in ("content", "reasoning_content") if message.get(name)]
     for call in message.get("tool_calls") or []:
-        texts += call["function"]["arguments"].values()
+        texts.append(next(iter(call["function"]["arguments"].values())))
     return [text for text in texts if text]
 
 

@@ -98,6 +98,8 @@ def _locate(message: dict[str, Any], text: str) -> list[tuple[str, int, int]]:
     spots = []
     for call in message.get("tool_calls") or []:
         for value in (call["function"]["name"], *call["function"]["arguments"].values()):
+            if not isinstance(value, str) or "\n" in value:
+                continue
             at = text.find(value)
             spots += [at, at + len(value)] if at >= 0 else []
     if spots:

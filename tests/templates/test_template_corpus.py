@@ -33,7 +33,7 @@ def reference(name: str, template, messages, tools) -> str:
 def parts(message) -> list[tuple[str, str]]:
     found = [("content", message["content"].strip()), ("reasoning", message.get("reasoning_content", "").strip())]
     for call in message.get("tool_calls") or []:
-        found += [("tool_call", value) for value in call["function"]["arguments"].values()]
+        found.append(("tool_call", next(iter(call["function"]["arguments"].values()))))
     return [(kind, text) for kind, text in found if text]
 
 

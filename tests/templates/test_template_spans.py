@@ -174,7 +174,7 @@ def test_b16_reasoning_under_each_name_renders_alike(name):
     assert "because" in texts.pop()
 
 
-@pytest.mark.parametrize("name", [QWEN3, "trl/qwen3_6", GLM, "llama-cpp-python/Kimi-K2-Instruct", "trl/deepseekv3"])
+@pytest.mark.parametrize("name", [QWEN3, "trl/qwen3_6", GLM, "llama-cpp-python/moonshotai-Kimi-K2", "trl/deepseekv3"])
 def test_b02_arguments_as_text_or_object_render_alike(name):
     forms = ['{"x": 2, "y": 5.0, "a": null}', {"x": 2, "y": 5.0, "a": None}]
     conversations = [chat(("user", "u"), call_message(("add", form)), {"role": "tool", "content": "r"}, ("assistant", "d")) for form in forms]
@@ -213,7 +213,7 @@ def test_b06_roles_that_do_not_alternate_are_a_reject_with_the_templates_words()
     assert "alternate" in refused.value.detail
 
 
-@pytest.mark.parametrize("name", [QWEN3, "trl/qwen3_6", GPTOSS, GLM, "llama-cpp-python/Kimi-K2-Instruct", LLAMA31])
+@pytest.mark.parametrize("name", [QWEN3, "trl/qwen3_6", GPTOSS, GLM, "llama-cpp-python/moonshotai-Kimi-K2", LLAMA31])
 def test_b07_null_content_beside_calls(name):
     forms = [{"content": None}, {}, {"content": ""}]
     base = call_message(("probe_weather", {"city": "X"}))
