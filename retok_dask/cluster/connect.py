@@ -152,11 +152,12 @@ def open_address(address: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Cli
             "check the address, that the scheduler runs, and that its port is open from here"
         )
         raise ClusterError(msg) from error
-    try:
-        yield client
-    finally:
-        with _quiet("distributed"):
-            client.close(timeout=10)
+    with _quiet("distributed"):  # what matters of a lost connection is said by an error of ours
+        try:
+            yield client
+        finally:
+            with contextlib.suppress(OSError, RuntimeError):
+                client.close(timeout=10)
 
 
 @contextlib.contextmanager
@@ -204,7 +205,8 @@ def _make_cluster(count: int, memory: int, dashboard: str | None) -> LocalCluste
 
 
 def _close(cluster: LocalCluster) -> None:
-    with _quiet("distributed"):
+    # what does not close in time ends with this process, which its workers watch
+    with _quiet("distributed"), contextlib.suppress(TimeoutError):
         cluster.close(timeout=20)
 
 

@@ -27,7 +27,7 @@ from retok_dask.cluster.deaths import Cause, Hearsay, error_cause
 from retok_dask.cluster.isolation import Isolation, SetAside
 from retok_dask.cluster.replay import command as replay_command
 from retok_dask.cluster.worker import TASKS, JobPlugin, topic
-from retok_dask.errors import ClusterError, StorageError
+from retok_dask.errors import ClusterError, RetokError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -155,6 +155,12 @@ class Driver:
                 self.tick()
                 if not moved:
                     sleep(0.02)
+        except RetokError:
+            raise
+        except Exception as error:
+            # whatever Dask raises while its connection goes: the lost connection is the news
+            self._check_cluster(error)
+            raise
         finally:
             self._close()
         return self.outcome
@@ -487,13 +493,13 @@ class Driver:
 
     # the cluster
 
-    def _check_cluster(self) -> None:
+    def _check_cluster(self, error: Exception | None = None) -> None:
         if self.client.status in {"closed", "closing", "connecting"}:
             msg = (
                 "the connection to the Dask scheduler is lost: it has ended, or its host or network has. "
                 "Nothing that is committed is lost: start the same command again, on a new cluster if need be"
             )
-            raise ClusterError(msg)
+            raise ClusterError(msg) from error
         if self._own is not None and self.workers < self._own.workers and monotonic() > self._next_repair:
             self._next_repair = monotonic() + REPAIR_SECONDS
             self.client.cluster.scale(self._own.workers)  # makes those anew whose nanny has ended too

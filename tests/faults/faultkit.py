@@ -137,7 +137,7 @@ def check_whole(recipe: Recipe, digest: str | None = None) -> None:
     assert not folder.exists("_retok/lock.json")
     receipts = folder.sizes("_retok/receipts")
     assert len(receipts) == len(manifest.units)
-    report = validate(recipe.output, full=True)
+    report = validate(recipe.output, full=True, storage=recipe.storage)
     bad = [check for check in report.checks if not check.passed and check.severity == "error"]
     assert not bad, bad
 

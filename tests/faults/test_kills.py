@@ -147,11 +147,16 @@ def test_a_second_client_takes_over_when_the_first_is_dead(paused, start, undist
     recipe = paused()
     first = start(recipe)
     first.wait_for_receipts(2)
+    workers = first.workers()
+    for worker in workers:
+        worker.suspend()  # the first client lives, and has not finished when the second comes
     second = start(recipe)
-    assert second.wait(60) == 2
+    assert second.wait() == 2
     assert "is being written by process" in second.log.read_text()
     assert first.process.poll() is None
     first.kill()
+    for worker in workers:
+        worker.kill()
     third = start(recipe)
     assert third.wait() == 0, third.log.read_text()
     check_whole(recipe, undisturbed(recipe))
