@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.segments import BodyParser, Fields, NotProved
@@ -41,7 +41,7 @@ class Source:
         dropped: parts that the template is known to leave out: ``T`` of any
             message, ``C`` beside calls.
         bare: gives what stands before the first user message without tools.
-        located: fields whose place is known from marks.
+        located: places of fields by message and part, known from marks; None if they are to be found.
         prompt: whether the generation prompt was asked for.
     """
 
@@ -51,7 +51,7 @@ class Source:
     token: re.Pattern[str]
     dropped: frozenset[str]
     bare: Callable[[], str]
-    located: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    located: dict[tuple[int, str], tuple[int, int]] | None = None
     prompt: bool = False
 
 
@@ -179,11 +179,13 @@ class Builder:
     def _assistant(self, start: int, end: int, owner: int) -> None:
         fields = self._fields[owner]
         before = len(fields.found)
-        located = {
-            part: (place[0] - start, place[1] - start)
-            for (message, part), place in self.source.located.items()
-            if message == owner and start <= place[0] and place[1] <= end
-        }
+        located = None
+        if self.source.located is not None:
+            located = {
+                part: (place[0] - start, place[1] - start)
+                for (message, part), place in self.source.located.items()
+                if message == owner and start <= place[0] and place[1] <= end
+            }
         spans = self.parser.parse(self.runs.text[start:end], fields, located)
         if owner in self._seen and len(fields.found) == before:
             return  # a template that looks back at an earlier message; its text belongs where it stands

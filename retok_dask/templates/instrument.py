@@ -20,7 +20,7 @@ from retok_dask.templates.engines import IDENTIFY
 from retok_dask.templates.syntax import is_generation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,12 +417,13 @@ def _note(runs: Runs, payload: str, position: int) -> None:
         raise ValueError(msg)
 
 
-def holds(value: Any, characters: Iterable[str]) -> bool:
-    """Whether any text in a nested value holds one of the characters."""
+def all_texts(value: Any) -> Iterator[str]:
+    """All texts in a nested value, keys included."""
     if isinstance(value, str):
-        return any(character in value for character in characters)
-    if isinstance(value, dict):
-        return any(holds(item, characters) for pair in value.items() for item in pair)
-    if isinstance(value, list | tuple):
-        return any(holds(item, characters) for item in value)
-    return False
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from all_texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from all_texts(item)

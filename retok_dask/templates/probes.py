@@ -45,13 +45,13 @@ class Probe:
         name: what it shows.
         messages: in the form that :class:`~retok_dask.types.Conversation` has.
         tools: function schemas or None.
-        vital: whether a template that cannot render it is of no use.
+        unique: whether each text in it is unique; else only the whole text is compared.
     """
 
     name: str
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
-    vital: bool = False
+    unique: bool = True
 
 
 def system(tag: str) -> Message:
@@ -155,7 +155,7 @@ def probes() -> list[Probe]:
         answer("h", reasoning=True),
     ]
     return [
-        Probe("plain", [user("a"), answer("b")], vital=True),
+        Probe("plain", [user("a"), answer("b")]),
         Probe("turns", two),
         Probe("system", [system("s"), *two]),
         Probe("long", [user("a"), answer("b"), user("c"), answer("d"), user("e"), answer("f"), user("g"), answer("h")]),
@@ -179,6 +179,7 @@ def probes() -> list[Probe]:
         Probe("ends_in_user", [user("a"), answer("b"), user("c")]),
         Probe("ends_in_tool", [user("a"), calls("b"), result("c", "b")], TOOLS),
         Probe("empty_answer", [user("a"), {"role": "assistant", "content": ""}, user("c"), answer("d")]),
+        Probe("repeated", [user("a"), answer("b"), user("a"), answer("b")], TOOLS, unique=False),
         Probe("two_answers", [user("a"), answer("b"), answer("c")]),
         Probe("two_users", [user("a"), user("b"), answer("c")]),
         Probe("late_system", [user("a"), answer("b"), system("c"), user("d"), answer("e")]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
-from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, Runs, holds, instrument
+from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, Runs, all_texts, instrument
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
 from retok_dask.templates.segments import BodyParser
 from retok_dask.types import RecordRejected, RejectReason
@@ -297,9 +297,21 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
         if dumped is not None and written:
             if b"\\u00" not in dumped or not any(character in dumped for character in written):
                 return Scan(dumped, marks, _prints_alike(dumped, messages, tools))
-        elif not holds((messages, tools), (marks.begin, marks.end)):
+        elif not any(c in text for text in all_texts((messages, tools)) for c in (marks.begin, marks.end)):
             return Scan(dumped, marks, False)
-    raise RecordRejected(RejectReason.span_not_proved, "the text holds every character that could be used as a mark")
+    return Scan(dumped, _unused_marks(messages, tools), False)
+
+
+def _unused_marks(messages: list[Message], tools: Tools) -> Marks:
+    """Two private-use characters that no text of an input holds."""
+    found: set[str] = set()
+    for text in all_texts((messages, tools)):
+        found.update(text)
+    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in found][:2]
+    if len(free) < 2:  # noqa: PLR2004  a mark has two ends
+        detail = "the text holds every character that could be used as a mark"
+        raise RecordRejected(RejectReason.span_not_proved, detail)
+    return Marks(*free)
 
 
 def _written(character: str) -> bytes:

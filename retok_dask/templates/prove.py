@@ -321,6 +321,8 @@ def _try(
         if runs.text != expected:
             return f"probe {probe.name!r} renders another text than the reference"
         trace = Trace(probe, runs)
+        if not probe.unique:
+            continue
         fault = _misplaced(trace)
         if fault:
             return f"probe {probe.name!r}: {fault}"

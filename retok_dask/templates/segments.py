@@ -77,7 +77,7 @@ class BodyParser:
         Args:
             text: the run.
             fields: what the message says; parts found here are noted in it.
-            located: places of ``R`` and ``C`` known from marks.
+            located: places of ``R`` and ``C`` known from marks, None if they are to be found.
 
         Raises:
             NotProved: a part is there more than once, or text is left over that nothing explains.
@@ -88,7 +88,7 @@ class BodyParser:
         if start:
             spans.append((0, Kind.header))
         end, stop_end = self._tail(text, start)
-        self._body(text, start, end, fields, spans, located or {})
+        self._body(text, start, end, fields, spans, located)
         if end < stop_end:
             spans.append((end, Kind.stop))
         if stop_end < len(text):
@@ -110,9 +110,9 @@ class BodyParser:
         end: int,
         fields: Fields,
         spans: list[tuple[int, Kind]],
-        located: Mapping[str, tuple[int, int]],
+        located: Mapping[str, tuple[int, int]] | None,
     ) -> None:
-        if located:
+        if located is not None:
             reasoning, content = located.get("R"), located.get("C")
             fields.found |= set(located)
         else:
@@ -141,8 +141,8 @@ class BodyParser:
         self, text: str, start: int, end: int, fields: Fields
     ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Where reasoning and content lie: by the learned text around them, else at the only place there is."""
-        reasons = variants(fields.reasoning) if "R" not in fields.found else []
-        contents = variants(fields.content) if "C" not in fields.found else []
+        reasons = variants(fields.reasoning) if "R" not in fields.found and not fields.reasoning.isspace() else []
+        contents = variants(fields.content) if "C" not in fields.found and not fields.content.isspace() else []
         reasoning = self._led(text, reasons, self.shape.openings.get("R", ()), start, end)
         begin = reasoning[1] if reasoning else start
         leads = self.shape.between if reasoning else self.shape.openings.get("C", ())
@@ -277,6 +277,11 @@ class BodyParser:
                 if gap == known:
                     return position + cut
             return content[0]
+        for known, cut in self.shape.between if not called else ():
+            left = text[position:end]
+            if cut < len(known) and left.startswith(known) and not left[len(known) :].strip():
+                spans.append((position + cut, Kind.scaffold))  # the frame of a content that is not there
+                return end
         close = self.shape.reasoning_close
         if text.startswith(close, position, end):
             position += len(close)

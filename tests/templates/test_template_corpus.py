@@ -70,7 +70,8 @@ def test_public_template(name):
         if not dated and probe.name != "developer":
             assert row.text == reference(name, template, probe.messages, probe.tools)
         assert row.text == template.reference_text(conversation)
-        check_parts(conversation, row)
+        if probe.unique:
+            check_parts(conversation, row)
         rendered += 1
     assert rendered
 

@@ -24,7 +24,10 @@ TWO_THINKING = [
 
 
 def call_message(*calls, content="", **more):
-    made = [{"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": arguments}} for n, (name, arguments) in enumerate(calls)]
+    made = [
+        {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for n, (name, arguments) in enumerate(calls)
+    ]
     return {"role": "assistant", "content": content, "tool_calls": made, **more}
 
 
@@ -35,7 +38,8 @@ def rendered(name, conversation, **settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "stop"), [("axolotl/chatml", "<|im_end|>"), (LLAMA31, "<|eot_id|>"), (GEMMA3, "<end_of_turn>"), (QWEN25, "<|im_end|>")]
+    ("name", "stop"),
+    [("axolotl/chatml", "<|im_end|>"), (LLAMA31, "<|eot_id|>"), (GEMMA3, "<end_of_turn>"), (QWEN25, "<|im_end|>")],
 )
 def test_a01_stock_templates_without_tags_train_the_answer_and_the_stop(name, stop):
     row = rendered(name, chat(("user", "ping"), ("assistant", "pong")))
@@ -89,7 +93,9 @@ def test_a14_an_empty_think_block_is_not_trained(name):
     assert trained(row)[0].lstrip().startswith("import sys")
     assert not any("think>" in text for text in trained(row))
     assert any("<think>" in text for kind, _, text in spans(row) if kind in ("scaffold", "prefill"))
-    real = rendered(name, chat(("user", "Solve"), {"role": "assistant", "content": "import sys", "reasoning_content": "hm"}))
+    real = rendered(
+        name, chat(("user", "Solve"), {"role": "assistant", "content": "import sys", "reasoning_content": "hm"})
+    )
     assert "</think>" in trained(real)[0]
 
 
@@ -112,7 +118,9 @@ def test_gpt_oss_stop_depends_on_the_position():
 
 
 def test_a17_flags_travel_with_their_messages():
-    conversation = chat(("user", "u"), ("assistant", "x"), ("user", "v"), ("assistant", "y"), flags=[None, False, None, True])
+    conversation = chat(
+        ("user", "u"), ("assistant", "x"), ("user", "v"), ("assistant", "y"), flags=[None, False, None, True]
+    )
     row = rendered(QWEN3, conversation)
     assert row.flags == [None, False, None, True]
     turns = public(QWEN3, history="per_turn").render(conversation)
@@ -147,7 +155,9 @@ def test_generation_tags_are_honoured():
 def test_b01_per_turn_trains_each_reasoning_once():
     rows = public(QWEN3, history="per_turn").render(Conversation(TWO_THINKING))
     assert [row.turn for row in rows] == [1, 3]
-    texts = ["".join(t for k, o, t in spans(row) if o == row.turn and k in ("reasoning", "content", "stop")) for row in rows]
+    texts = [
+        "".join(t for k, o, t in spans(row) if o == row.turn and k in ("reasoning", "content", "stop")) for row in rows
+    ]
     assert texts == ["<think>\nr1\n</think>\n\na1<|im_end|>", "<think>\nr2\n</think>\n\na2<|im_end|>"]
 
 
@@ -177,7 +187,10 @@ def test_b16_reasoning_under_each_name_renders_alike(name):
 @pytest.mark.parametrize("name", [QWEN3, "trl/qwen3_6", GLM, "llama-cpp-python/moonshotai-Kimi-K2", "trl/deepseekv3"])
 def test_b02_arguments_as_text_or_object_render_alike(name):
     forms = ['{"x": 2, "y": 5.0, "a": null}', {"x": 2, "y": 5.0, "a": None}]
-    conversations = [chat(("user", "u"), call_message(("add", form)), {"role": "tool", "content": "r"}, ("assistant", "d")) for form in forms]
+    conversations = [
+        chat(("user", "u"), call_message(("add", form)), {"role": "tool", "content": "r"}, ("assistant", "d"))
+        for form in forms
+    ]
     one, other = (rendered(name, conversation) for conversation in conversations)
     assert one.text == other.text
     assert "5.0" in one.text
@@ -187,7 +200,9 @@ def test_b02_arguments_as_text_or_object_render_alike(name):
 
 @pytest.mark.parametrize("empty", ["", "{}", "null", None, {}])
 def test_empty_arguments_are_an_empty_object(empty):
-    row = rendered(QWEN3, chat(("user", "u"), call_message(("now", empty)), {"role": "tool", "content": "r"}, ("assistant", "d")))
+    row = rendered(
+        QWEN3, chat(("user", "u"), call_message(("now", empty)), {"role": "tool", "content": "r"}, ("assistant", "d"))
+    )
     assert '{"name": "now", "arguments": {}}' in row.text
 
 
@@ -218,14 +233,24 @@ def test_b07_null_content_beside_calls(name):
     forms = [{"content": None}, {}, {"content": ""}]
     base = call_message(("probe_weather", {"city": "X"}))
     del base["content"]
-    rows = [rendered(name, chat(("user", "u"), {**base, **form}, {"role": "tool", "content": "r"}, ("assistant", "d"), tools=TOOLS)) for form in forms]
+    rows = [
+        rendered(
+            name,
+            chat(("user", "u"), {**base, **form}, {"role": "tool", "content": "r"}, ("assistant", "d"), tools=TOOLS),
+        )
+        for form in forms
+    ]
     assert len({row.text for row in rows}) == 1
     assert "None" not in rows[0].text
     assert any("probe_weather" in text for text in trained(rows[0]))
 
 
 def test_b08_content_as_parts():
-    forms = ["ab c", [{"type": "text", "text": "ab c"}], [{"type": "text", "text": "ab "}, {"type": "text", "value": "c"}]]
+    forms = [
+        "ab c",
+        [{"type": "text", "text": "ab c"}],
+        [{"type": "text", "text": "ab "}, {"type": "text", "value": "c"}],
+    ]
     texts = {rendered(QWEN3, chat(("user", form), ("assistant", "d"))).text for form in forms}
     assert len(texts) == 1
     for bad, reason in [
@@ -241,7 +266,10 @@ def test_b08_content_as_parts():
 @pytest.mark.parametrize("name", [GPTOSS, "llama-cpp-python/ibm-granite-granite-3.3-2B-Instruct", LLAMA31])
 def test_b10_the_date_is_the_runs(name):
     row = rendered(name, chat(("user", "u"), ("assistant", "a")))
-    assert any(day in row.text for day in ("2026-03-04", "March 04, 2026", "04 Mar 2026")) or not public(name).facts.prints_date
+    assert (
+        any(day in row.text for day in ("2026-03-04", "March 04, 2026", "04 Mar 2026"))
+        or not public(name).facts.prints_date
+    )
 
 
 def test_b11_exactly_the_bos_that_the_template_prints():
@@ -249,7 +277,9 @@ def test_b11_exactly_the_bos_that_the_template_prints():
     assert of_kind(row, "bos") == ["<BOS>"]
     assert row.text.count("<BOS>") == 1
     assert not of_kind(rendered(QWEN3, chat(("user", "test"), ("assistant", "a"))), "bos")
-    doubled = load("{{ bos_token }}{{ bos_token }}" + public_texts()["axolotl/chatml"]).render(chat(("user", "u"), ("assistant", "a")))[0]
+    doubled = load("{{ bos_token }}{{ bos_token }}" + public_texts()["axolotl/chatml"]).render(
+        chat(("user", "u"), ("assistant", "a"))
+    )[0]
     assert doubled.counts["doubled_bos"] == 1
 
 
@@ -278,14 +308,18 @@ def test_b14_control_markers_in_an_answer_are_refused_or_parsed():
 
 def test_the_order_of_precedence_in_an_assistant_message():
     message = call_message(("probe_weather", {"city": "X"}), content="Let me look.", reasoning_content="need it")
-    row = rendered("trl/qwen3_6", chat(("user", "u"), message, {"role": "tool", "content": "r"}, ("assistant", "d"), tools=TOOLS))
+    row = rendered(
+        "trl/qwen3_6", chat(("user", "u"), message, {"role": "tool", "content": "r"}, ("assistant", "d"), tools=TOOLS)
+    )
     kinds = [kind for kind, owner, _ in spans(row) if owner == 1]
     assert kinds == ["header", "prefill", "reasoning", "content", "tool_call", "stop", "trailer"]
 
 
 def test_prompts_end_with_the_generation_prompt():
     template = public("trl/qwen3_6")
-    row = template.render_prompt(chat(("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b")))
+    row = template.render_prompt(
+        chat(("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b"))
+    )
     check_cover(row)
     assert row.text.endswith("<|im_start|>user\nv<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert spans(row)[-2:] == [("header", -1, "<|im_start|>assistant\n"), ("prefill", -1, "<think>\n")]
@@ -295,13 +329,29 @@ def test_prompts_end_with_the_generation_prompt():
 
 
 def test_a_role_that_the_template_does_not_know_is_counted():
-    row = rendered("llama-cpp-python/llama-cpp-rwkv-world", chat(("user", "u"), ("narrator", "It was dark."), ("assistant", "a")))
+    row = rendered(
+        "llama-cpp-python/llama-cpp-rwkv-world", chat(("user", "u"), ("narrator", "It was dark."), ("assistant", "a"))
+    )
     assert row.counts["message_not_rendered"] == 1
     assert row.counts["message_not_rendered_narrator"] == 1
 
 
 @pytest.mark.parametrize(
-    "text", ["think", "a", "<think>", "im", "\n", " ", "assistant", "\x01", "\x01\x02\x03\x04\x0e\x0f", "\ue1f0\x01", "{{ x }}", "\x1cq\x1c"]
+    "text",
+    [
+        "think",
+        "a",
+        "<think>",
+        "im",
+        "\n",
+        " ",
+        "assistant",
+        "\x01",
+        "\x01\x02\x03\x04\x0e\x0f",
+        "\ue1f0\x01",
+        "{{ x }}",
+        "\x1cq\x1c",
+    ],
 )
 @pytest.mark.parametrize("name", [QWEN3, "trl/llama3", "llama-cpp-python/Kimi-K2-Instruct"])
 def test_texts_that_also_stand_in_the_template_or_in_other_fields(name, text):
