@@ -102,8 +102,17 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
     folder = tmp_path_factory.mktemp("s3")
     endpoint_port = _free_port()
     command = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{endpoint_port}", "--auth-key", f"{KEY},{SECRET}"]
-    # The test looks at files as soon as they are written, on both sides.
-    command += ["--dir-cache-time", "0", "--vfs-cache-mode", "off", "--config", str(folder / "none.conf"), str(folder)]
+    # The test looks at files as soon as they are written, on both sides. Never 0: rclone then
+    # makes nested folders for ever, because it forgets each before it looks for the next.
+    command += [
+        "--dir-cache-time",
+        "100ms",
+        "--vfs-cache-mode",
+        "off",
+        "--config",
+        str(folder / "none.conf"),
+        str(folder),
+    ]
     log = (folder.parent / "s3.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=log)
     endpoint = f"http://127.0.0.1:{endpoint_port}"
@@ -127,4 +136,5 @@ def s3(s3_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> S3:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     bucket = f"bucket-{uuid.uuid4().hex[:8]}"
     (folder / bucket).mkdir()
+    time.sleep(0.25)  # until the server has forgotten what buckets there were
     return S3(endpoint, bucket, folder / bucket)
