@@ -6,15 +6,19 @@ rejects, a failed check), 2 it could not be done (one sentence says why).
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
 from retok_dask.errors import RetokError
 from retok_dask.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 app = typer.Typer(
     name="retok",
@@ -225,6 +229,67 @@ def remask(
     from retok_dask.datasets import remask as write_masks
 
     emit(write_masks(output, policy.split(",") if "," in policy else policy, output=to), as_json=json)
+
+
+@app.command()
+def export(
+    output: Output,
+    to: Annotated[str, typer.Option(help="A trainer's format; an unknown name lists them.")],
+    into: Annotated[str, typer.Option("--output", "-o", help="The folder to write.")],
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
+    shards: Annotated[int | None, typer.Option(help="How many shards; default by tokens.")] = None,
+    pack: Annotated[int | None, typer.Option(help="Pack rows to this many tokens.")] = None,
+    scheduler: Scheduler = None,
+    json: Json = False,
+) -> None:
+    """Write a finished run in a trainer's own format; see docs/outputs.md."""
+    from retok_dask.datasets import export as write_export
+
+    with _workers(scheduler) as client:
+        emit(
+            write_export(output, to, into, datasets=dataset or None, shards=shards, pack=pack, client=client),
+            as_json=json,
+        )
+
+
+@app.command()
+def rejects(
+    output: Output,
+    to: Annotated[str | None, typer.Option(help="Write the raw records to this JSONL file, for repair.")] = None,
+    reason: Annotated[list[str] | None, typer.Option(help="Only this reason; may be repeated.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
+    json: Json = False,
+) -> None:
+    """What was left out of a run, by reason, with examples; and the lines for repair."""
+    from retok_dask.datasets import rejects as summarise
+
+    emit(summarise(output, to=to, reasons=reason or None, datasets=dataset or None), as_json=json)
+
+
+@app.command()
+def diff(
+    first: Annotated[str, typer.Argument(metavar="OUT1", help="A folder written by a run.")],
+    second: Annotated[str, typer.Argument(metavar="OUT2", help="Another one.")],
+    json: Json = False,
+) -> None:
+    """What differs between two runs: what was asked, what was counted, which rows changed."""
+    from retok_dask.datasets import diff as find_differences
+
+    found = find_differences(first, second)
+    emit(found, as_json=json)
+    raise typer.Exit(0 if found.same_rows else 1)
+
+
+@contextlib.contextmanager
+def _workers(scheduler: str | None) -> Iterator[Any]:
+    """A client of the scheduler that was named; None where none was."""
+    if scheduler is None:
+        yield None
+        return
+    from retok_dask.cluster.connect import open_address
+
+    with open_address(scheduler) as client:
+        yield client
 
 
 @app.command()

@@ -16,7 +16,7 @@ import yaml
 from pipelines import qwen
 
 from retok_dask.cli import main
-from retok_dask.demo import write_demo
+from retok_dask.demo import chat_template, qwen_tokenizer_spec, write_demo
 
 
 @dataclass
@@ -137,6 +137,47 @@ def test_remask_needs_no_tokenizer(finished, tmp_path):
     assert done.returncode == 0, done.stderr
     check = in_process("validate", tmp_path / "masked")
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_export_and_diff(finished, tmp_path):
+    folder, facts, _ = finished
+    done = in_process("export", folder / "out", "--to", "trl", "-o", tmp_path / "trl", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["documents"] == sum(facts["conversations"].values())
+    refused(in_process("export", folder / "out", "--to", "trll", "-o", tmp_path / "x"), "'trl'")
+    same = in_process("diff", folder / "out", folder / "out")
+    assert same.returncode == 0, same.stderr
+    assert "rows: the same" in same.stdout
+
+
+def test_rejects_are_mended_and_taken_alone(tmp_path):
+    """What a run left out is written for repair; with --extend the mended lines alone are run."""
+    line = '{"messages": [{"role": "user", "content": "q%d"}, {"role": "assistant", "content": "a"}]}\n'
+    (tmp_path / "in").mkdir()
+    good = [line % number for number in range(20)]
+    (tmp_path / "in" / "a.jsonl").write_text("".join(good) + good[0][:40] + "\n")
+    recipe = {
+        "tokenizer": qwen_tokenizer_spec(),
+        "template": {"text": chat_template()},
+        "datasets": [{"input": str(tmp_path / "in" / "*.jsonl")}],
+        "output": str(tmp_path / "out"),
+        "cluster": {"workers": 1},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    first = in_process("run", tmp_path / "recipe.yaml", "--json")
+    assert first.returncode == 1, first.stderr  # one of 21 is more than the 0.1 % that a recipe allows by default
+    found = in_process("rejects", tmp_path / "out", "--to", tmp_path / "bad.jsonl", "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["written"] == 1
+    assert (tmp_path / "bad.jsonl").read_text() == good[0][:40] + "\n"
+    (tmp_path / "in" / "mended.jsonl").write_text(good[0])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").rglob("*.parquet")}
+    refused(in_process("run", tmp_path / "recipe.yaml"), "mended.jsonl", "--extend")
+    in_process("run", tmp_path / "recipe.yaml", "--extend", "--json")
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").rglob("*.parquet")}
+    assert before.items() < after.items()
+    manifest = json.loads((tmp_path / "out" / "_retok" / "manifest.json").read_text())
+    assert manifest["total"]["records_out"] == 21
 
 
 def changed(folder: Path, to: Path, **changes) -> Path:

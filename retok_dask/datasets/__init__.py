@@ -25,6 +25,7 @@ from retok_dask.datasets.receipts import (
     scan_receipts,
     write_receipt,
 )
+from retok_dask.datasets.rejects import RejectSummary, rejects
 from retok_dask.datasets.remask import Remasked, remask
 from retok_dask.datasets.vocabulary import DraftVocabulary, TokenCounts, draft_vocabulary, token_counts
 from retok_dask.datasets.writer import UnitWriter
@@ -42,6 +43,7 @@ __all__ = [
     "OutputLock",
     "Receipt",
     "ReceiptScan",
+    "RejectSummary",
     "Remasked",
     "RowIterator",
     "RunDiff",
@@ -62,6 +64,7 @@ __all__ = [
     "read_manifest",
     "read_receipts",
     "read_run",
+    "rejects",
     "remask",
     "scan_receipts",
     "start_run",

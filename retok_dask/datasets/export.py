@@ -77,6 +77,17 @@ class Exported:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"trained_share": self.trained_share, "padding_share": self.padding_share}
 
+    def to_text(self) -> str:
+        """What was written, in two lines."""
+        packed = ""
+        if self.context is not None:
+            packed = f"; packed to {self.context:,}, {self.padding_share:.1%} padding, {self.cut:,} documents cut"
+        return (
+            f"wrote {self.format} to {self.url}: {self.shards:,} shards, {self.files:,} files\n"
+            f"  {self.documents:,} documents in {self.rows:,} rows, {self.tokens:,} tokens, "
+            f"{self.trained_share:.1%} trained{packed}"
+        )
+
 
 def export(
     url: str,
