@@ -45,6 +45,9 @@ SAMPLE_UNITS = 30
 BATCH_FACTOR = 16
 """Resident bytes that a byte of a batch's text takes at most: text, objects, ids, masks, Arrow. Measured 6 to 14."""
 
+TABLE_ROWS = 20
+"""Control tokens that the text of a plan names; its JSON has all."""
+
 WRITER_BYTES = 2 * 64 * 1024 * 1024
 """A row group that waits, and the same while it is compressed."""
 
@@ -64,6 +67,8 @@ class DatasetPlan:
         layouts: records of the sample by layout.
         reject_reasons: rejects of the sample by reason.
         history: predicted rows, tokens and trained tokens by history choice; empty without a template.
+        source_tokens: predicted tokens of the rows as they were, for data that are ids already; 0 for others.
+        token_table: what becomes of each control token of another tokenizer.
     """
 
     name: str
@@ -83,6 +88,8 @@ class DatasetPlan:
     layouts: dict[str, int] = field(default_factory=dict)
     reject_reasons: dict[str, int] = field(default_factory=dict)
     history: dict[str, dict[str, int]] = field(default_factory=dict)
+    source_tokens: int = 0
+    token_table: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def trained_share(self) -> float:
@@ -164,6 +171,7 @@ class Plan:
                 f"{short(cost['loss_tokens'])} trained"
                 for choice, cost in data.history.items()
             ]
+            lines += _moved(data)
         return [*lines, *self.notes]
 
     def to_text(self) -> str:
@@ -185,6 +193,21 @@ class Plan:
         )
         facts = "".join(f"<div>{html.escape(line)}</div>" for line in self._facts())
         return f"<table><tr>{head}</tr>{rows}</table>{facts}"
+
+
+def _moved(data: DatasetPlan) -> list[str]:
+    """Lengths before and after, and the table of control tokens, for data that are ids already."""
+    lines = []
+    if data.source_tokens:
+        growth = f"{data.tokens / data.source_tokens - 1:+.1%}"
+        lines.append(f"{data.name}: {short(data.source_tokens)} old tokens become {short(data.tokens)} ({growth})")
+    if data.token_table:
+        other = [row for row in data.token_table if row["rule"] != "same text"]
+        shown = ", ".join(f"{row['token']} -> {row['becomes']}" for row in other[:TABLE_ROWS])
+        more = f" and {len(other) - TABLE_ROWS} more" if len(other) > TABLE_ROWS else ""
+        kept = len(data.token_table) - len(other)
+        lines.append(f"{data.name}: {kept} control tokens keep their text; {shown or 'no others'}{more}")
+    return lines
 
 
 _COLUMNS = ("data set", "files", "units", "text", "records", "rows", "tokens", "trained", "rejects", "output")
@@ -257,6 +280,8 @@ def _plan_dataset(
         layouts=dict(evidence.layouts),
         reject_reasons=dict(stats.rejected),
         history=_history(recipe, spec, tokenizer, template, records, scale),
+        source_tokens=round(stats.counts["source_tokens"] * scale),
+        token_table=kernel.token_table,
     )
     return planned, _conversations(spec, records) if template is not None else []
 

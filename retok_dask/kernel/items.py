@@ -96,6 +96,7 @@ def row_maker(
             length = len(item.input_ids)
             item = recoverer.document(item) if dataset.mode == "text" else recoverer.conversation(item)
             item.kept[SOURCE_TOKENS_COLUMN] = str(length)
+            item.counts["source_tokens"] = length
         if isinstance(item, Document):
             return [documents(item)]
         if isinstance(item, TokenRow):

@@ -136,6 +136,11 @@ class Kernel:
         self._keep = kept_columns(recipe)
         self._classes = token_classes(tokenizer)
 
+    @property
+    def token_table(self) -> list[dict[str, Any]]:
+        """What becomes of each control token of the source tokenizer; empty where ids are not re-encoded."""
+        return [] if self._retokenizer is None else self._retokenizer.table.to_dict()
+
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
         """Yield a batch for about every ``batch_bytes`` of text.
 
