@@ -43,6 +43,7 @@ class Source:
         bare: gives what stands before the first user message without tools.
         located: places of fields by message and part, known from marks; None if they are to be found.
         prompt: whether the generation prompt was asked for.
+        keep_to_tags: whether nothing outside ``{% generation %}`` tags is trained.
     """
 
     messages: list[Message]
@@ -53,6 +54,7 @@ class Source:
     bare: Callable[[], str]
     located: dict[tuple[int, str], tuple[int, int]] | None = None
     prompt: bool = False
+    keep_to_tags: bool = True
 
 
 class Builder:
@@ -104,7 +106,7 @@ class Builder:
                 last_turn = owner
         if self.source.prompt:
             self._generation_prompt()
-        if self.runs.generated:
+        if self.runs.generated and self.source.keep_to_tags:
             self._keep_to_tags()
         self._check()
         return Rendered(text, self.starts, self.kinds, self.owners)

@@ -224,10 +224,10 @@ def _calling_form(reference: JinjaEngine, setting: Setting) -> tuple[Form, dict[
     for needs_tools in (False, True):
         for parts in (False, True):
             form = Form(parts=parts, needs_tools=needs_tools)
-            plain = _render_all(reference, form, setting)
-            error = _unusable(plain["plain" if not needs_tools else "tools"])
+            vital = "tools" if needs_tools else "plain"
+            error = _unusable(_render_all(reference, form, setting, vital)[vital])
             if not error:
-                return _argument_form(reference, form, plain, setting)
+                return _argument_form(reference, form, _render_all(reference, form, setting), setting)
             first_error = first_error or error
     msg = (
         f"the chat template renders no plain conversation of a user and an assistant: {first_error}; "
@@ -259,9 +259,11 @@ def _argument_form(
     return (other, as_text) if better else (form, plain)
 
 
-def _render_all(reference: JinjaEngine, form: Form, setting: Setting) -> dict[str, str | Failure]:
+def _render_all(reference: JinjaEngine, form: Form, setting: Setting, only: str = "") -> dict[str, str | Failure]:
     results: dict[str, str | Failure] = {}
     for probe in probes():
+        if only not in ("", probe.name):
+            continue
         try:
             results[probe.name] = render_plain(
                 reference, shaped(probe.messages, form), probe.tools, setting.variables, setting.limits.floor

@@ -74,10 +74,15 @@ class Shape:
 
 @dataclass(slots=True)
 class _Found:
-    """One run of a probe's assistant message with its parts located: (part, start, end) in order."""
+    """One run of a probe's assistant message with its parts located: (part, start, end) in order.
+
+    `opens` says that the message is the first of its conversation: templates
+    may print their default system text before it.
+    """
 
     text: str
     parts: list[tuple[str, int, int]]
+    opens: bool = False
 
     @property
     def lead(self) -> str:
@@ -114,7 +119,7 @@ def _found(traces: Iterable[Trace]) -> list[_Found]:
             if message["role"] == "assistant":
                 for run in trace.texts(index):
                     parts = _locate(message, run)
-                    found += [_Found(run, parts)] if parts else []
+                    found += [_Found(run, parts, index == 0)] if parts else []
     return found
 
 
@@ -130,7 +135,8 @@ def learn(traces: Sequence[Trace], generation_prompt: str, added: Collection[str
     found = _found(traces)
     shape = Shape(generation_prompt=generation_prompt)
     tokens = _token_pattern(added)
-    shape.header = _header([run.lead for run in found], generation_prompt, traces, tokens)
+    leads = [run.lead for run in found if not run.opens]
+    shape.header = _header(leads, generation_prompt, traces, tokens)
     shape.prefill = generation_prompt[len(shape.header) :] if generation_prompt.startswith(shape.header) else ""
     _learn_gaps(shape, found)
     _learn_tails(shape, found, tokens, bos)

@@ -26,6 +26,7 @@ from retok_dask.templates.prove import Form, Setting, generation_prompt, prove
 from retok_dask.templates.segments import NotProved
 from retok_dask.templates.shape import learn
 from retok_dask.templates.syntax import parse
+from retok_dask.templates.tags import TagDifference, tag_differences
 from retok_dask.types import Conversation, Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
@@ -373,15 +374,7 @@ class ChatTemplate:
         counts = Counter(conversation.counts)
         escape = self._find_controls(messages, conversation.tools, counts) if ready.controls else None
         runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape, seen=ready.scan)
-        source = Source(
-            messages=messages,
-            tools=conversation.tools,
-            bos=self._state.special_tokens.get("bos_token", ""),
-            token=self.controls.pattern,
-            dropped=_dropped_parts(program.learned.dropped),
-            bare=lambda: program.preamble(_leading_system(messages), Counter()),
-            prompt=prompt,
-        )
+        source = self._source(program, messages, conversation.tools, prompt=prompt)
         try:
             before = counts.copy()
             rendered = Builder(program.parser, runs, source, counts).build()
@@ -394,6 +387,32 @@ class ChatTemplate:
         if ready.shift:
             rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
         return rendered
+
+    def _source(
+        self, program: Program, messages: list[Message], tools: list[dict[str, Any]] | None, *, prompt: bool = False
+    ) -> Source:
+        return Source(
+            messages=messages,
+            tools=tools,
+            bos=self._state.special_tokens.get("bos_token", ""),
+            token=self.controls.pattern,
+            dropped=_dropped_parts(program.learned.dropped),
+            bare=lambda: program.preamble(_leading_system(messages), Counter()),
+            prompt=prompt,
+        )
+
+    def compare_tags(self, conversation: Conversation) -> list[TagDifference]:
+        """Where ``{% generation %}`` tags and the default policy disagree on one conversation.
+
+        Raises:
+            RecordRejected: as :meth:`render` does.
+        """
+        ready = self._ready(conversation)
+        messages, tools, counts = ready.conversation.messages, ready.conversation.tools, Counter[str]()
+        runs = ready.program.trace(messages, tools, counts)
+        source = self._source(ready.program, messages, tools)
+        source.keep_to_tags = False
+        return tag_differences(Builder(ready.program.parser, runs, source, counts).build(), runs.generated)
 
     def _by_fields(
         self,
