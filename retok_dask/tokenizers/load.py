@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from retok_dask.recipe import StorageSpec, TokenizerSpec
 
 WAY_OUT = "name a hub id, a folder, a tokenizer.json, or a tiktoken rank file with its pattern"
+
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_FILE_SUFFIXES = {".json", ".tiktoken", ".model", ".txt", ".jinja", ".zip", ".gz"}
 
 DEFINING_FILES = (
     "tokenizer.json",
@@ -66,7 +70,7 @@ def load_definition(spec: TokenizerSpec, storage: StorageSpec | None = None) -> 
         return _from_folder(path, spec)
     if path.is_file():
         return _from_file(path, spec)
-    if path.suffix or path.is_absolute() or spec.path.startswith((".", "~")) or spec.path.count("/") > 1:
+    if not _HUB_ID.fullmatch(spec.path) or path.suffix in _FILE_SUFFIXES:
         msg = f"no tokenizer at {spec.path!r}; {WAY_OUT}"
         raise TokenizerError(msg)
     return _from_hub(spec)

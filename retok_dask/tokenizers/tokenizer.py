@@ -198,6 +198,23 @@ class Tokenizer:
         found: int | None = self._reference.backend.token_to_id(text)
         return found
 
+    def require_control(self, texts: Iterable[str]) -> None:
+        """Check that each control string is exactly one id, as a template that writes it expects.
+
+        A tokenizer loaded by the wrong class knows none of a model's control
+        tokens, and spells them out as ordinary text.
+
+        Raises:
+            TokenizerError: some are not; they are named.
+        """
+        unknown = sorted({text for text in texts if text not in self.added_tokens and self.token_id(text) is None})
+        if unknown:
+            msg = (
+                f"the tokenizer {self.definition.source!r} spells {', '.join(map(repr, unknown[:8]))} out as ordinary "
+                "text; give its special_tokens with their ids, or take the tokenizer that belongs to the template"
+            )
+            raise TokenizerError(msg)
+
     # --- decoding ---
 
     def decode_bytes(self, ids: npt.ArrayLike) -> bytes:

@@ -136,8 +136,9 @@ def test_hub_that_does_not_answer(monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(TokenizerError, match="from the hub"):
-        Tokenizer.load(TokenizerSpec(path="nobody/no-such-model"))
+    for path in ("nobody/no-such-model", "nobody/Model3.6-27B"):
+        with pytest.raises(TokenizerError, match="from the hub"):
+            Tokenizer.load(TokenizerSpec(path=path))
 
 
 def test_remote_code_is_not_run(tmp_path):
@@ -151,6 +152,15 @@ def test_remote_code_is_not_run(tmp_path):
     with pytest.raises(TokenizerError):
         Tokenizer.load(TokenizerSpec(path=str(folder)))
     assert not witness.exists()
+
+
+def test_control_strings_that_are_no_ids_are_refused():
+    """D07: a loader that does not know the model's control tokens would spell them out."""
+    load("kimi").require_control(assets.KIMI_CONTROL_TOKENS)
+    spec = assets.kimi_spec().model_copy(update={"special_tokens": {"[BOS]": 163_584, "<|im_end|>": 163_586}})
+    generic = Tokenizer.load(spec, engine="reference")
+    with pytest.raises(TokenizerError, match="'</think>', '<think>'"):
+        generic.require_control(["<think>", "</think>", "[BOS]"])
 
 
 # --- quiet and light ---
