@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from retok_dask.views.palette import shade
+from retok_dask.views.text import harmless, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from retok_dask.views.tokens import Block, Box, TokenView
 
 _INK = "#1c1c1c"
+_LONG = 2000
 
 
 def _draw(parts: Iterable[RenderableType], *, colour: bool, width: int) -> str:
@@ -143,7 +145,7 @@ def _rich_table(data: Table) -> Group:
         drawn.add_column(Text(column), justify="right" if index in data.numeric else "left", overflow="fold")
     for row in data.rows:
         drawn.add_row(*(Text(cell, _VERDICTS.get(cell, "")) for cell in row))
-    parts: list[RenderableType] = [Text(data.title, Style(bold=True))] if data.title else []
+    parts: list[RenderableType] = [Text(one_line(data.title), Style(bold=True))] if data.title else []
     parts.append(drawn)
     if data.more:
         parts.append(Text(f"{data.more:,} more rows"))
@@ -155,17 +157,17 @@ _VERDICTS = {"PASSED": "bold green", "FAILED": "bold red", "WARNING": "bold yell
 
 def summary_text(summary: Summary, *, colour: bool, width: int) -> str:
     """A summary; says the same as its HTML."""
-    head = Text(summary.title, Style(bold=True))
+    head = Text(one_line(summary.title), Style(bold=True))
     if summary.verdict:
         head.append("  ")
-        head.append(summary.verdict, _VERDICTS.get(summary.verdict, "bold yellow"))
-    parts: list[RenderableType] = [head, *(Text(line) for line in summary.lines)]
+        head.append(one_line(summary.verdict), _VERDICTS.get(summary.verdict, "bold yellow"))
+    parts: list[RenderableType] = [head, *(Text(harmless(line, _LONG)) for line in summary.lines)]
     if summary.facts:
         grid = RichTable(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(overflow="fold")
         for label, value in summary.facts:
-            grid.add_row(Text(label), Text(value))
+            grid.add_row(Text(one_line(label)), Text(harmless(value, _LONG)))
         parts.append(grid)
     for data in summary.tables:
         parts += [Text(""), _rich_table(data)]

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 BAR = "div[style*='3b7dd8']"
+LOOK = """selector => {
+    const bar = document.querySelector(selector);
+    const output = bar && bar.closest('.jp-OutputArea-output');
+    return output ? [bar.style.width, output.innerText] : null;
+}"""
 
 
 def noisy(page: Any) -> tuple[list[str], list[str]]:
@@ -42,10 +47,11 @@ def watch_run(page: Any, browser: Any, shots: Path) -> tuple[list[str], list[str
     board = None
     end = time.monotonic() + 600
     while time.monotonic() < end:
-        bar = page.locator(BAR)
-        if bar.count():
-            shares.append(bar.first.evaluate("element => element.style.width"))
-            texts.append(bar.first.evaluate("element => element.closest('.jp-OutputArea-output').innerText"))
+        # one look: the output is replaced while it is looked at
+        seen = page.evaluate(LOOK, BAR)
+        if seen:
+            shares.append(seen[0])
+            texts.append(seen[1])
             link = page.locator(".jp-OutputArea-output a[href$='/status']")
             if board is None and link.count() and shares[-1] != "100.0%":
                 page.screenshot(path=shots / "run-in-lab.png")

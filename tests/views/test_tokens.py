@@ -163,6 +163,13 @@ def test_text_and_html_say_the_same(qwen: Any) -> None:
         assert f"[{box}]" in text
 
 
+def test_control_tokens_keep_their_direction_in_right_to_left_text(qwen: Any) -> None:
+    page = sample_page(make_sample(qwen, chat("مرحبا", "مرحبا", "كيف")), qwen)
+    rule = page[page.index(".rt-t.rt-c{") :].split("}", 1)[0]
+    assert "unicode-bidi:isolate" in rule, "or </think> would read as <think/>"
+    assert "direction:ltr" in rule
+
+
 def test_colours_only_where_asked(qwen: Any) -> None:
     sample = make_sample(qwen, chat("a", "b"))
     assert "\x1b[" in show_text(sample, qwen, colour=True, width=100)

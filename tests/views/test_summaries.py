@@ -1,0 +1,230 @@
+"""Objects draw themselves: text and HTML say the same, harmless, bounded, never computing."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retok_dask.demo import open_recipe
+from retok_dask.recipe import Recipe
+from retok_dask.types import Conversation
+from retok_dask.views import (
+    audit_summary,
+    conversation_view,
+    dataset_summary,
+    plan_summary,
+    recipe_html,
+    recipe_summary,
+    run_summary,
+    status_summary,
+    validation_summary,
+)
+from retok_dask.views.summary import Summary, cell, duration, size, table
+from retok_dask.views.text import harmless, one_line, pieces
+
+
+class Text(HTMLParser):
+    """The text of the drawing, without the plain fallback and the style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.tags: set[str] = set()
+        self._skip = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self._skip += tag == "style" or (tag == "pre" and ("class", "rt-fallback") in attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skip -= self._skip > 0 and tag in {"style", "pre"}
+
+    def handle_data(self, data: str) -> None:
+        if not self._skip:
+            self.parts.append(data)
+
+
+def words_of_html(fragment: str) -> list[str]:
+    reader = Text()
+    reader.feed(fragment)
+    return re.findall(r"\w+", " ".join(reader.parts))
+
+
+def words_of_text(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+VALIDATION = {
+    "url": "s3://bucket/out",
+    "full": False,
+    "passed": False,
+    "checks": [
+        {
+            "name": "accounting",
+            "severity": "error",
+            "passed": True,
+            "detail": "adds up",
+            "numbers": {"records_in": 3012},
+        },
+        {"name": "reject_share", "severity": "error", "passed": False, "detail": "too many", "numbers": {"share": 0.4}},
+        {"name": "drift", "severity": "warning", "passed": False, "detail": "one unit is far off", "numbers": {}},
+        {"name": "encoder", "severity": "info", "passed": True, "detail": "not checked: gone", "numbers": {}},
+    ],
+}
+DATASET = {
+    "url": "out",
+    "datasets": ["a", "b"],
+    "units": 3,
+    "rows": 10,
+    "tokens": 1000,
+    "loss_tokens": 250,
+    "columns": ["x"],
+}
+AUDIT = {
+    "records": 5,
+    "rows": [{"fact": "stop", "value": "<|im_end|>", "count": 5, "share": 1.0}],
+    "roles": {"user assistant": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (validation_summary, VALIDATION),
+        (dataset_summary, DATASET),
+        (audit_summary, AUDIT),
+        (run_summary, {"output": "o", "seconds": 1.5, "stats": {"tokens": 5, "rejected": 1}, "failed": {}}),
+        (plan_summary, {"datasets": [{"name": "a", "tokens": 5, "trained_share": 0.5}], "memory_bytes": 2**30}),
+        (status_summary, {"outputs": {"a": {"state": "running", "tokens": 12}}, "finished": False}),
+    ],
+)
+def test_text_and_html_say_the_same(make: Any, data: dict[str, Any]) -> None:
+    summary = make(data)
+    assert sorted(words_of_html(summary._repr_html_())) == sorted(words_of_text(summary.to_text(width=400)))
+    assert repr(summary) == str(summary)
+
+
+def test_a_validation_names_what_failed_first() -> None:
+    summary = validation_summary(VALIDATION)
+    assert summary.verdict == "FAILED"
+    assert summary.lines == ["1 of 4 checks failed: reject_share", "look at: drift"]
+    assert [row[:2] for row in summary.tables[0].rows] == [
+        ("FAILED", "reject_share"),
+        ("WARNING", "drift"),
+        ("SKIPPED", "encoder"),
+        ("PASSED", "accounting"),
+    ]
+
+
+def test_a_recipe_draws_itself(tmp_path: Any) -> None:
+    recipe = open_recipe(folder=tmp_path / "demo", conversations=20)
+    fragment = recipe._repr_html_()
+    assert fragment == recipe_html(recipe)
+    for part in ("qwen3_6.tiktoken", "chatml_thinking.jinja", "assistant", "reasoning", "max_reject_share"):
+        assert part in fragment
+        assert part in recipe_summary(recipe).to_text(width=300)
+
+
+EVIL = "<script>alert(1)</script>\u202e\x1b[31m"
+
+
+def test_hostile_names_are_only_text() -> None:
+    recipe = Recipe.from_dict({"tokenizer": EVIL, "output": EVIL, "datasets": [{"input": EVIL}]})
+    conversation = Conversation(
+        [{"role": EVIL, "content": EVIL, "reasoning_content": EVIL, "tool_calls": [EVIL]}], [EVIL], EVIL
+    )
+    for view in (
+        recipe_summary(recipe),
+        validation_summary(
+            {"passed": True, "checks": [{"name": EVIL, "passed": True, "detail": EVIL, "numbers": {EVIL: EVIL}}]}
+        ),
+        run_summary({EVIL: EVIL, "x": {EVIL: 1}, "y": [{EVIL: EVIL}]}),
+        conversation_view(conversation),
+    ):
+        for drawn in (view._repr_html_(), view.to_page()):
+            reader = Text()
+            reader.feed(drawn)
+            assert "script" not in reader.tags
+            assert "\u202e" not in drawn
+            assert "\x1b" not in drawn
+        assert "\x1b" not in view.to_text()
+        assert "⟨U+202E⟩" in view.to_text(width=400)
+
+
+def test_everything_is_bounded() -> None:
+    huge = "x" * 5_000_000
+    summary = run_summary({"a": huge, "b": dict.fromkeys(map(str, range(10_000)), 1), "c": [{"k": huge}] * 10_000})
+    assert len(summary._repr_html_()) < 200_000
+    assert "more rows" in summary._repr_html_()
+    assert "more rows" in summary.to_text()
+    view = conversation_view({"messages": [{"role": "user", "content": huge}] * 1000})
+    assert len(view._repr_html_()) < 2_000_000
+    assert "940 more messages not drawn" in view.to_text()
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [None],
+        ["text"],
+        [{}],
+        [{"role": 3, "content": 4}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}, "b"]}],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}, {}],
+            }
+        ],
+        [{"role": "assistant", "content": "\ud83d lone"}],
+    ],
+)
+def test_odd_conversations_are_drawn_too(messages: list[Any]) -> None:
+    view = conversation_view({"messages": messages, "tools": [{"function": {"name": "f"}}, "no tool", None]})
+    view._repr_html_().encode()
+    view.to_text().encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60))
+def test_harmless_text_has_no_hidden_characters(text: str) -> None:
+    import unicodedata
+
+    for shown in (harmless(text), one_line(text), "".join(piece.text for piece in pieces(text))):
+        shown.encode()
+        hidden = {c for c in shown if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}}
+        assert hidden <= set("\n\t\u200c\u200d")
+    assert not set("\n\t\r ") & set("".join(piece.text for piece in pieces(text)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        max_leaves=12,
+    )
+)
+def test_any_values_make_a_summary(value: Any) -> None:
+    summary = run_summary({"value": value, "list": [{"k": value}]})
+    summary._repr_html_().encode()
+    summary.to_text().encode()
+
+
+def test_numbers_for_people() -> None:
+    assert cell(1234567) == "1,234,567"
+    assert cell(0.123456) == "0.1235"
+    assert cell(True) == "yes"
+    assert cell(None) == "-"
+    assert size(1536) == "1.5 KiB"
+    assert duration(200) == "3 min 20 s"
+    assert duration(7500) == "2 h 5 min"
+    assert table("t", ["a", "b"], [(1, "x"), (2, "y")]).numeric == {0}
+    assert Summary("t", "FAILED").tone == "failed"
