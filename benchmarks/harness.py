@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 CACHE = ROOT / ".cache"
-LIBRARIES = ("dask", "distributed", "fastokens", "minijinja", "numpy", "orjson", "pyarrow", "tokenizers", "transformers")
+LIBRARIES = (
+    "dask",
+    "distributed",
+    "fastokens",
+    "minijinja",
+    "numpy",
+    "orjson",
+    "pyarrow",
+    "tokenizers",
+    "transformers",
+)
 
 ONE_CORE = {
     "TOKENIZERS_PARALLELISM": "false",

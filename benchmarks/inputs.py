@@ -25,13 +25,25 @@ if TYPE_CHECKING:
 
 # syllables (or characters) that words of a language are made of, blanks between words, and its full stop
 SCRIPTS: dict[str, tuple[str, str, str]] = {
-    "de": ("ver ge ung en er keit haus tag schul auf ab ein licht berg wasser zeit schön über groß rück wal spiel", " ", ". "),
+    "de": (
+        "ver ge ung en er keit haus tag schul auf ab ein licht berg wasser zeit schön über groß rück wal spiel",
+        " ",
+        ". ",
+    ),
     "es": ("ción mente la re con des ar er ado ida luz casa ña que sol mar ter pre so ble ti ma cor", " ", ". "),
     "ru": ("при по на ско ние ова тель сть вод лес дом руч кни го ми раз вы ост еще дня про ста", " ", ". "),
     "ar": ("ال كت با مد رس من في على قل وا سل ام حر ية ما نت شم عل بي تو", " ", ". "),
     "hi": ("का है की में से को पर ने यह वह जल घर दिन रात लोग काम बात साथ नया", " ", "। "),
-    "zh": ("的一是不了人我在有他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可里后小么心多天而能好都然没日于起还发成事只作当想看文无开手十用主行方又如前所本见经头面公同三已老从动两长", "", "。"),
-    "ja": ("のにはをたがでてとしれさいるまなかもらこうりあくすきっみそんよつけめ日本人大学生国語時間水火木金土山川田中", "", "。"),
+    "zh": (
+        "的一是不了人我在有他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可里后小么心多天而能好都然没日于起还发成事只作当想看文无开手十用主行方又如前所本见经头面公同三已老从动两长",
+        "",
+        "。",
+    ),
+    "ja": (
+        "のにはをたがでてとしれさいるまなかもらこうりあくすきっみそんよつけめ日本人大学生国語時間水火木金土山川田中",
+        "",
+        "。",
+    ),
 }
 SHARES = {"en": 0.55, "code": 0.2, "zh": 0.08, "de": 0.04, "es": 0.04, "ru": 0.03, "ja": 0.03, "ar": 0.015, "hi": 0.015}
 WORDS = 6000
@@ -71,7 +83,18 @@ def _english() -> list[str]:
 
 def _code() -> list[str]:
     library = Path(json.__file__).parents[1]
-    names = ("argparse", "ast", "csv", "dataclasses", "difflib", "inspect", "pathlib", "statistics", "tarfile", "typing")
+    names = (
+        "argparse",
+        "ast",
+        "csv",
+        "dataclasses",
+        "difflib",
+        "inspect",
+        "pathlib",
+        "statistics",
+        "tarfile",
+        "typing",
+    )
     blocks: list[str] = []
     for name in names:
         blocks += (library / f"{name}.py").read_text(encoding="utf-8").split("\n\n")
@@ -137,9 +160,9 @@ def chat(rng: random.Random) -> Record:
     return {"messages": messages}
 
 
-def agent(rng: random.Random, messages: int = 84, size: int = 100_000) -> Record:
+def agent(rng: random.Random, messages: int = 84, characters: int = 100_000) -> Record:
     """A trajectory: a task, then calls and their results in turn, and an answer; an even number of messages."""
-    share = size / messages
+    share = characters / messages
     out: list[Record] = [{"role": "user", "content": text(rng, "en", 800)}]
     for number in range((messages - 2) // 2):
         arguments = {"command": f"python -m pytest tests/test_{rng.getrandbits(24):x}.py"}

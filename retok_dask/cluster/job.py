@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,9 @@ class OpenEncodeJob:
         self._template = ChatTemplate.restore(job.template) if job.template is not None else None
         # engines load at first use, which takes seconds: not within the first record's time limit
         self._tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
+        # vocabularies and compiled templates stay for good: the collector need not walk them again and again
+        gc.collect()
+        gc.freeze()
 
     @cached_property
     def keep(self) -> tuple[str, ...]:

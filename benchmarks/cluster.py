@@ -1,0 +1,158 @@
+"""Runs on a local cluster: one and two workers, many units, memory, too many workers, the start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import CACHE, alternate, in_process, save, show
+from benchmarks.inputs import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = CACHE / "bench"
+
+
+def _run(source: str, **options: Any) -> dict[str, Any]:
+    found = in_process("benchmarks.runs:whole_run", {"source": source, **options})
+    if found["failed"] or found["samples"] < found["records"]:
+        msg = f"{found['failed']} units failed, {found['samples']} samples of {found['records']} records"
+        raise RuntimeError(msg)
+    return found
+
+
+def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 2) -> None:
+    """One worker and two, on the same input; the start of the cluster is not counted."""
+    source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
+    small = str(write(FOLDER / "completion-2000000.jsonl", "completion", 2_000_000))
+    cases = {str(count): partial(_run, source, workers=count, units={"bytes": units}) for count in (1, 2)} | {
+        f"{count}, start only": partial(_run, small, workers=count, units={"bytes": units}) for count in (1, 2)
+    }
+    runs = alternate(cases, repeats)
+    steady = {
+        count: min(r["wall"] for r in runs[count]) - min(r["wall"] for r in runs[f"{count}, start only"])
+        for count in "12"
+    }
+    tokens = runs["1"][0]["tokens"] - runs["1, start only"][0]["tokens"]
+    found = {
+        "wall_seconds": {name: [run["wall"] for run in tries] for name, tries in runs.items()},
+        "worker_cpu_seconds": {name: [run["worker_cpu"] for run in tries] for name, tries in runs.items()},
+        "steady_seconds": steady,
+        "tokens_per_second": {count: tokens / seconds for count, seconds in steady.items()},
+        "two_over_one": steady["1"] / steady["2"],
+        "idle_cores_needed": 2,
+        "load_before": os.getloadavg()[0],
+    }
+    show(
+        "Workers",
+        ["workers", "seconds", "M tokens/s"],
+        [[count, steady[count], found["tokens_per_second"][count] / 1e6] for count in "12"],
+        f"two are {found['two_over_one']:.2f} times one; both cores must be free for this",
+    )
+    save("workers", input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
+
+
+def driver(units: int = 1000, unit_kib: int = 256) -> None:
+    """The share of the CPU that driver, scheduler and nannies take, at a thousand units."""
+    size = units * unit_kib * 1024
+    source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
+    found = _run(source, units={"bytes": f"{unit_kib}KiB"})
+    few = _run(source, units={"bytes": size // 4})
+    per_unit = (found["driver_cpu"] - few["driver_cpu"]) / (found["units"] - few["units"])
+    numbers = {
+        "units": found["units"],
+        "driver_cpu_seconds": found["driver_cpu"],
+        "worker_cpu_seconds": found["worker_cpu"],
+        "driver_share": found["driver_cpu"] / (found["driver_cpu"] + found["worker_cpu"]),
+        "driver_ms_per_unit": per_unit * 1000,
+        "driver_share_at_128_MiB": per_unit / (per_unit + few["worker_cpu"] * 128 * 2**20 / size),
+        "driver_peak_mib": found["driver_peak_mib"],
+    }
+    show(
+        f"Driver and scheduler, {found['units']} units of {unit_kib} KiB",
+        ["", ""],
+        [[k, v] for k, v in numbers.items()],
+    )
+    save("driver", found=numbers)
+
+
+def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
+    """Peak memory of a worker against the size of one file, and for the same bytes in many files."""
+    rows, found = [], {}
+    block = write(FOLDER / "completion-64000000.jsonl", "completion", 64_000_000)
+    many = FOLDER / "many"
+    for size in sizes:
+        one = _repeated(block, FOLDER / f"repeated-{size}.jsonl", size)
+        found[f"one file of {size // 10**6} MB"] = _run(str(one))
+        if one != block:
+            one.unlink()
+    _split(block, many, 1000)
+    found["1,000 files, 64 MB"] = _run(f"{many}/*.jsonl")
+    shutil.rmtree(many)
+    for name, run in found.items():
+        rows.append([name, run["worker_peak_mib"], run["driver_peak_mib"], run["tokens_per_second"] / 1e6])
+    show("Memory", ["input", "worker peak MiB", "driver peak MiB", "M tokens/s"], rows)
+    peaks = {
+        name: {key: run[key] for key in ("worker_peak_mib", "driver_peak_mib", "wall")} for name, run in found.items()
+    }
+    save("memory", found=peaks)
+
+
+def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 32)) -> None:
+    """More worker processes than cores: what they cost in time and memory."""
+    source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
+    found = {}
+    for count in counts:
+        run = _run(source, workers=count, units={"bytes": "1MiB"})
+        found[str(count)] = {key: run[key] for key in ("wall", "worker_cpu", "driver_cpu", "worker_peak_mib")}
+    first = found[str(counts[0])]
+    rows = [
+        [n, r["wall"], r["worker_cpu"], r["wall"] / first["wall"], r["worker_peak_mib"] * int(n) / 1024]
+        for n, r in found.items()
+    ]
+    columns = ["workers", "seconds", "worker CPU s", "times", "memory GiB, at most"]
+    show(f"Worker processes on {len(os.sched_getaffinity(0))} cores", columns, rows)
+    save("oversubscription", input_bytes=size, found=found)
+
+
+def start(copies: int = 40, files: int = 50_000) -> None:
+    """From `run` to the first committed unit on many files, and the time to list 50,000 files."""
+    folder = FOLDER / "links"
+    block = write(FOLDER / "completion-64000000.jsonl", "completion", 64_000_000)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number in range(copies):
+        os.link(block, folder / f"{number:03d}.jsonl")
+    begun = in_process("benchmarks.runs:whole_run", {"source": f"{folder}/*.jsonl", "stop_at_first": True})
+    shutil.rmtree(folder)
+    _split(block, folder, files)
+    listed = in_process("benchmarks.runs:listing", {"source": f"{folder}/*.jsonl"})
+    shutil.rmtree(folder)
+    rows = [
+        [f"run of {copies * 64 / 1000:.1f} GB to its first committed unit", begun["first_unit"]],
+        [f"list {listed['files']:,} files into {listed['units']} units", listed["wall"]],
+    ]
+    show("Start", ["", "seconds"], rows)
+    save("start", first_unit_seconds=begun["first_unit"], input_bytes=copies * 64_000_000, listing=listed)
+
+
+def _repeated(block: Path, target: Path, size: int) -> Path:
+    """A file of the size, made of the block over and over."""
+    if block.stat().st_size >= size:
+        return block
+    data = block.read_bytes()
+    with target.open("wb") as out:
+        while out.tell() < size:
+            out.write(data)
+    return target
+
+
+def _split(block: Path, folder: Path, count: int) -> None:
+    """Deal the lines of a file out to many files, from the start again if they do not suffice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = block.read_bytes().splitlines(keepends=True)
+    for number in range(count):
+        (folder / f"{number:05d}.jsonl").write_bytes(lines[number % len(lines)])
