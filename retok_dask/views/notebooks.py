@@ -40,7 +40,7 @@ class NotebookRun:
     Attributes:
         notebook, html: paths of what was written.
         passed: it ran to its end, and gave no verdict or a good one.
-        verdict: ``PASSED`` or ``FAILED``.
+        judged: it gave a verdict.
         reasons: failed checks, or why it stopped.
         parameters: the effective ones.
         figures: numbers that the verdict carries.
@@ -52,11 +52,14 @@ class NotebookRun:
     reasons: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    judged: bool = False
 
     @property
     def verdict(self) -> str:
-        """The verdict as a word."""
-        return "PASSED" if self.passed else "FAILED"
+        """``PASSED`` or ``FAILED``; ``RAN`` for a notebook that came to its end and judges nothing."""
+        if not self.passed:
+            return "FAILED"
+        return "PASSED" if self.judged else "RAN"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"verdict": self.verdict}
@@ -177,7 +180,7 @@ def run_notebook(
     reasons += [f"failed check: {each}" for each in verdict.failed] if verdict else []
     passed = not problem and (verdict is None or verdict.passed)
     figures = verdict.figures if verdict else {}
-    run = NotebookRun(str(target), str(page), passed, reasons, effective, figures)
+    run = NotebookRun(str(target), str(page), passed, reasons, effective, figures, verdict is not None)
     _put_on_top(notebook, run)
     nbformat.write(notebook, target)
     page.write_text(to_html(notebook, title=target.stem, code=code), encoding="utf-8")
@@ -292,7 +295,7 @@ def _put_on_top(notebook: NotebookNode, run: NotebookRun) -> None:
     from nbformat.v4 import new_code_cell, new_output  # noqa: PLC0415
 
     summary = run.summary()
-    summary.title = "Verdict"
+    summary.title = "Verdict" if run.judged or not run.passed else "Notebook"
     summary.facts = [(name, cell(value)) for name, value in run.figures.items()]
     summary.facts += [
         (f"parameter {name}", cell(value)) for name, value in run.parameters.items() if value not in ("", None)

@@ -58,7 +58,16 @@ def status_summary(data: Data) -> Summary:
 
 def audit_summary(data: Data) -> Summary:
     """What a chat template does to the data."""
-    return describe("Template audit", data)
+    summary = describe("Template audit", data)
+    titles = {
+        "rows": "What it does, and how many records that touches",
+        "roles": "Sequences of roles",
+        "history": "History, in characters",
+        "rejected": "Records that it cannot render",
+    }
+    for each in summary.tables:
+        each.title = titles.get(each.title, each.title)
+    return summary
 
 
 def validation_summary(data: Data) -> Summary:
