@@ -101,7 +101,7 @@ def _typed_call(tag: str) -> Message:
         "list": [1, "two", False, None],
         "nested": {"key": "value", "deep": {"n": 1, "é": "<&>'\"\\ \n"}},
         "empty": {},
-        "text": "line\nnext \"quoted\" <b>",
+        "text": 'line\nnext "quoted" <b>',
     }
     return message
 

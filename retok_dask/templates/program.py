@@ -141,7 +141,8 @@ class Program:
                 the reference shows that its spans cannot be trusted.
         """
         seen = seen or scan(messages, tools)
-        marks = seen.marks
+        # marks within texts must come through a template's JSON, which escapes control characters
+        marks = seen.marks if mark is None else _unused_marks(messages, tools)
         shown, schemas = mark(messages, tools, marks) if mark is not None else (messages, tools)
         shown = shaped(shown, self.learned.form)
         engines = (self.engine, "jinja") if seen.safe and self.engine != "jinja" else ("jinja",)

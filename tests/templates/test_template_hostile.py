@@ -66,7 +66,9 @@ def test_escapes_are_refused(code):
         load(code + CHATML)
 
 
-@pytest.mark.parametrize("code", ["{{ raise_exception.__globals__ }}", "{{ ''|attr('__class__') }}", "{{ strftime_now.__self__ }}"])
+@pytest.mark.parametrize(
+    "code", ["{{ raise_exception.__globals__ }}", "{{ ''|attr('__class__') }}", "{{ strftime_now.__self__ }}"]
+)
 def test_private_attributes_are_nothing(code):
     try:
         template = load(code + CHATML)
