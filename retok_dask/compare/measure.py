@@ -11,10 +11,11 @@ from retok_dask.compare.language import language_of
 from retok_dask.compare.result import EXAMPLES, Comparison, Example, Group
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.errors import InputError
+from retok_dask.kernel.controls import ControlFinder, control_tokens
 from retok_dask.types import Conversation, Document, Kind, Record, RecordRejected, Rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from retok_dask.types import Item
 
     Ids = npt.NDArray[np.int32]
+    Finder = Callable[[str], list[tuple[int, int]]]
 
 BATCH_CHARACTERS = 1_000_000
 SHORTEST = 8
@@ -109,24 +111,28 @@ def compare_texts(
         context: tokens of a training row, to count the cost at.
     """
     meter = Meter(names, pair, context)
+    finders = [ControlFinder(control_tokens(tokenizer)).find for tokenizer in pair]
     held: list[tuple[str, str]] = []
     size = 0
     for one in texts:
         held.append(one)
         size += len(one[1])
         if size >= BATCH_CHARACTERS:
-            _measure(meter, held, pair)
+            _measure(meter, held, pair, finders)
             held, size = [], 0
-    _measure(meter, held, pair)
+    _measure(meter, held, pair, finders)
     return meter.result()
 
 
-def _measure(meter: Meter, texts: Sequence[tuple[str, str]], pair: tuple[Tokenizer, Tokenizer]) -> None:
+def _measure(
+    meter: Meter, texts: Sequence[tuple[str, str]], pair: tuple[Tokenizer, Tokenizer], finders: Sequence[Finder]
+) -> None:
     if not texts:
         return
-    rows = [Rendered(text, [0], [int(Kind.content)], [-1]) for _, text in texts]
     both = []
-    for tokenizer in pair:
+    for tokenizer, find in zip(pair, finders, strict=True):
+        # what looks like a control token in a text is text, as in a run
+        rows = [Rendered(text, [0], [int(Kind.content)], [-1], find(text)) for _, text in texts]
         encoded = tokenizer.encode(rows)
         both.append(np.split(encoded.ids, encoded.row_splits[1:-1]))
     for (dataset, text), one, two in zip(texts, *both, strict=True):

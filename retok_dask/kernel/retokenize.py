@@ -48,6 +48,7 @@ class Carried:
         old_ids: the ids that it should encode to.
         old_length: tokens of the old row.
         has_mask: the row brought its own mask.
+        both: it brought mask and segments, which may disagree in a shared token.
         lossy: why its ids are not what its text encodes to, or None.
     """
 
@@ -57,6 +58,7 @@ class Carried:
     old_ids: Int64
     old_length: int
     has_mask: bool
+    both: bool
     lossy: str | None = None
 
 
@@ -128,6 +130,7 @@ class Retokenizer:
             old_ids,
             len(ids),
             row.loss_mask is not None,
+            row.loss_mask is not None and row.segments is not None,
             CUT_CHARACTER if decoded.cut_at >= 0 else None,
         )
 
@@ -161,7 +164,7 @@ class Retokenizer:
             if number not in encoded.failed and ids[self._is_new_control[ids]].tolist() != row.controls:
                 encoded.failed[number] = "alignment_failed: other control tokens came out than the table says"
             mask = token_trained[part] if row.has_mask else None
-            if mask is not None and encoded.shared[number] and number not in encoded.failed:
+            if row.both and encoded.shared[number] and number not in encoded.failed:
                 mask = self._mask_alone(row, ids.size)
             masks.append(mask)
         self._mark_noncanonical(rows)

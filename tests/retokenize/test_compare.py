@@ -57,6 +57,13 @@ def test_counts_are_those_of_the_library():
     assert TEXTS["Chinese"].startswith(chinese.pieces[1][0])
 
 
+def test_control_token_text_is_text_here_too():
+    pair = tokenizer("gpt2"), tokenizer("llama3_1")
+    group = compare_texts([("d", "a <|endoftext|> b <|eot_id|>")], pair).datasets["d"]
+    assert group.tokens[0] > len(plain_ids("gpt2", "a <|endoftext|> b <|eot_id|>"))
+    assert group.tokens[1] > len(plain_ids("llama3_1", "a <|endoftext|> b <|eot_id|>"))
+
+
 def test_a_tokenizer_equals_itself():
     pair = tokenizer("gpt2"), tokenizer("gpt2")
     found = compare_texts([("d", text) for text in TEXTS.values()], pair)

@@ -80,7 +80,7 @@ def test_an_incomplete_table_ends_before_anything_is_written(old_ids, tmp_path):
 
 @pytest.mark.faults
 def test_a_corpus_with_workers_killed_has_every_document_once(tmp_path):
-    texts = {f"{n}": f"{n} " + f"some words of document {n} " * 40 for n in range(6000)}
+    texts = {f"{n}": f"{n} " + f"some words of document {n} " * 40 for n in range(2000)}
     lines = [orjson.dumps({"id": name, "text": text}) for name, text in texts.items()]
     (tmp_path / "in").mkdir()
     for part in range(4):
@@ -91,7 +91,7 @@ def test_a_corpus_with_workers_killed_has_every_document_once(tmp_path):
             "engine": "reference",
             "output": str(tmp_path / "out"),
             "documents": {"shuffle": True},
-            "units": {"bytes": "400KB"},
+            "units": {"bytes": "150KB"},
             "cluster": {"workers": 2, "dashboard": None},
             "datasets": [{"input": str(tmp_path / "in/*.jsonl"), "mode": "text", "keep": ["id"]}],
         }
