@@ -29,6 +29,7 @@ VERDICT_MIME = "application/vnd.retok.verdict+json"
 TOP_TAG = "retok-verdict"
 STOPPED_TAG = "retok-stopped"
 _MARK = "RETOK_NOTEBOOK_RUN"
+_PROGRESS = "RETOK_PROGRESS"
 _GRACE = 5.0
 """Seconds that processes of a notebook get to end by themselves after it."""
 
@@ -222,18 +223,20 @@ def _marked_processes() -> Iterator[None]:
     """End every process that the block's kernel leaves behind, and no other.
 
     The kernel and its workers inherit a mark in their environment; a worker
-    whose kernel was killed is found by it.
+    whose kernel was killed is found by it. Nobody looks on, so progress is
+    plain lines, unless the environment says otherwise.
     """
     mark = uuid.uuid4().hex
-    before = os.environ.get(_MARK)
+    before = dict(os.environ)
     os.environ[_MARK] = mark
+    os.environ.setdefault(_PROGRESS, "plain")
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_MARK]
-        else:
-            os.environ[_MARK] = before
+        for name in (_MARK, _PROGRESS):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
         _end(mark)
 
 
