@@ -2,8 +2,9 @@
 
 from retok_dask.templates.audit import Audit, AuditRow, audit
 from retok_dask.templates.history import HistoryCost, history_costs
+from retok_dask.templates.learned import TemplateFacts
 from retok_dask.templates.normalize import normalize_conversation
-from retok_dask.templates.template import ChatTemplate, TemplateFacts
+from retok_dask.templates.template import ChatTemplate
 
 __all__ = [
     "Audit",

@@ -10,7 +10,7 @@ from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.types import Kind, RecordRejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from retok_dask.templates.template import ChatTemplate
     from retok_dask.types import Conversation, Rendered
@@ -134,7 +134,7 @@ def _row(name: str, value: str, example: str, seen: dict[str, _Seen], records: i
 
 def _roles(conversation: Conversation) -> str:
     names = [str(message.get("role")) for message in conversation.messages]
-    return " ".join(names[:12]) + (" ..." if len(names) > 12 else "")  # noqa: PLR2004
+    return " ".join(names[:12]) + (" ..." if len(names) > 12 else "")
 
 
 def _touched(template: ChatTemplate, conversation: Conversation, rejected: Counter[str]) -> Iterator[tuple[str, str]]:

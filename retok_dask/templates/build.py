@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from retok_dask.templates.instrument import Runs
+    from retok_dask.templates.marks import Runs
 
 Message = dict[str, Any]
 

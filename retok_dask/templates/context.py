@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from retok_dask.templates.instrument import Marks
+    from retok_dask.templates.marks import Marks
 
 Message = dict[str, Any]
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.templates.instrument import ESCAPE, PLAIN
+from retok_dask.templates.marks import ESCAPE, PLAIN
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Iterator
 
-    from retok_dask.templates.instrument import Marks, Runs
+    from retok_dask.templates.marks import Marks, Runs
 
 Message = dict[str, Any]
 

@@ -303,9 +303,7 @@ class JinjaEngine:
             for piece in self._template.generate(context):
                 pieces.append(piece)
                 size += len(piece)
-                if size > limit:
-                    msg = f"the template wrote more than {limit} characters"
-                    raise LimitReached(msg)
+                _check_output(size, limit)
         except (Raised, LimitReached):
             raise
         except (MemoryError, OverflowError) as error:
@@ -314,6 +312,12 @@ class JinjaEngine:
         except Exception as error:
             raise RenderFailed(f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(pieces)
+
+
+def _check_output(size: int, limit: int) -> None:
+    if size > limit:
+        msg = f"the template wrote more than {limit} characters"
+        raise LimitReached(msg)
 
 
 def _run_caller(caller: Macro) -> str:
@@ -334,7 +338,9 @@ def guarded(tree: n.Template) -> n.Template:
 class _Concatenations(NodeTransformer):
     def visit_Concat(self, node: n.Concat) -> n.Call:  # noqa: N802  Jinja's naming
         self.generic_visit(node)
-        return n.Call(n.Name(CONCAT, "load"), node.nodes, [], None, None).set_lineno(node.lineno)
+        call = n.Call(n.Name(CONCAT, "load"), node.nodes, [], None, None)
+        call.set_lineno(node.lineno)
+        return call
 
 
 class MiniEngine:
@@ -370,11 +376,9 @@ class MiniEngine:
             text: str = self._render("chat", **context)
         except (Raised, LimitReached):
             raise
-        except Exception as error:  # noqa: BLE001  whatever a template provokes is a failed render
+        except Exception as error:
             raise RenderFailed(f"{type(error).__name__}: {error}"[:500]) from error
-        if len(text) > limit:
-            msg = f"the template wrote more than {limit} characters"
-            raise LimitReached(msg)
+        _check_output(len(text), limit)
         return text
 
     def set_fuel(self, steps: int) -> None:

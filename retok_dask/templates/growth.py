@@ -56,9 +56,7 @@ def _operations(tree: n.Template) -> str:
 def _small(node: n.Filter) -> bool:
     return all(
         not isinstance(arg, n.Const) or not isinstance(arg.value, int) or arg.value < 100 for arg in node.args
-    ) and all(  # noqa: PLR2004
-        isinstance(arg, n.Const) for arg in node.args
-    )
+    ) and all(isinstance(arg, n.Const) for arg in node.args)
 
 
 def _numeric(node: Any) -> bool:

@@ -4,54 +4,23 @@ The parsed template is changed, not the conversation: at the start of each
 loop over messages, after each assignment of a message, and in each macro that
 is given one, it prints a mark with the message's number; around such loops
 and macros it prints a mark that remembers the message before and one that
-returns to it. A mark is a few control characters that no text holds
-(:func:`free_marks`), cut out again by :func:`unmark`.
+returns to it. :mod:`~retok_dask.templates.marks` cuts them out again.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jinja2.nodes as n
 
 from retok_dask.templates.engines import IDENTIFY
+from retok_dask.templates.marks import BACK, GENERATED, NO_MESSAGE, NOT_GENERATED, REMEMBER, Marks
 from retok_dask.templates.syntax import is_generation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The two characters that no text of a conversation holds.
-
-    A mark is ``begin``, a payload and ``end``; the payload is a message's
-    number, ``+`` (remember) or ``-`` (return). ``begin`` is also the key under
-    which a message carries its own mark.
-    """
-
-    begin: str = "\x01"
-    end: str = "\x02"
-
-    def make(self, payload: str) -> str:
-        """The mark with this payload."""
-        return f"{self.begin}{payload}{self.end}"
-
-    def message(self, index: int) -> str:
-        """The mark that opens a message."""
-        return f"{self.begin}{index}{self.end}"
-
-
-# Control characters keep an ASCII text one byte a character; those that str.strip removes are left out.
-ALL_MARKS = (
-    Marks(),
-    Marks("\x03", "\x04"),
-    Marks("\x0e", "\x0f"),
-    Marks("\ue1f0", "\ue1f1"),
-    Marks("\U000fcaf0", "\U000fcaf1"),
-)
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +135,7 @@ class _Instrument:
         for branch in getattr(node, "elif_", None) or []:
             self.opened |= self.inside(branch)
         marked, self.opened = self.opened, before
-        if is_generation(node):
+        if isinstance(node, n.CallBlock) and is_generation(node):
             node.body = [_text(self.marks.make(GENERATED)), *node.body, _text(self.marks.make(NOT_GENERATED))]
         if isinstance(node, n.Macro):
             self._macro(node)
@@ -182,7 +151,7 @@ class _Instrument:
             node.body = [_text(self.marks.make(REMEMBER)), *given, *node.body, _text(self.marks.make(BACK))]
 
 
-def _operands(node: n.Expr) -> list[n.Expr]:
+def _operands(node: Any) -> list[Any]:
     """Operands of a chain of ``~`` or ``+``, from the left."""
     if isinstance(node, n.Concat):
         return [*_operands(node.nodes[0]), *node.nodes[1:]]
@@ -336,94 +305,3 @@ def assigned_messages(tree: n.Template) -> list[str]:
         if holders.message_in(node.node) is not None:
             found |= dict.fromkeys(_label(name) for name in _names(node.target))
     return list(found)
-
-
-@dataclass(slots=True)
-class Runs:
-    """A rendering with its marks cut out.
-
-    Attributes:
-        text: as the template renders it without marks.
-        starts: ascending starts of its runs; no run is empty, neighbours differ.
-        owners: the message of each run, -1 for none.
-        generated: (start, end) of what stands in ``{% generation %}`` tags.
-        escapes: (start, end) of control-token text that came with the input;
-            an empty range where such a token was cut in two.
-        fields: (start, end) of fields that were marked, by message and part.
-    """
-
-    text: str
-    starts: list[int]
-    owners: list[int]
-    generated: list[tuple[int, int]] = field(default_factory=list)
-    escapes: list[tuple[int, int]] = field(default_factory=list)
-    fields: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
-
-
-REMEMBER, BACK, GENERATED, NOT_GENERATED, ESCAPE, PLAIN, NO_MESSAGE = "+", "-", "{", "}", "<", ">", "!"
-
-
-def unmark(marked: str, marks: Marks) -> Runs:
-    """Cut the marks out of a marked rendering.
-
-    Raises:
-        ValueError: the marks are broken, because the template cuts or changes text.
-    """
-    pieces = marked.split(marks.begin)
-    text = pieces[0]
-    texts = [text]
-    starts, owners = ([0], [-1]) if text else ([], [])
-    position, current, before, end = len(text), -1, [-1][:0], marks.end
-    runs = Runs("", starts, owners)
-    for piece in pieces[1:]:
-        payload, _, text = piece.partition(end)
-        if payload.isdigit():
-            current = int(payload)
-        elif payload == REMEMBER:
-            before.append(current)
-        elif payload == BACK:
-            current = before.pop() if before else -1
-        elif payload == NO_MESSAGE:
-            current = -1
-        else:
-            _note(runs, payload, position)
-        if text:
-            if not owners or owners[-1] != current:
-                starts.append(position)
-                owners.append(current)
-            texts.append(text)
-            position += len(text)
-    runs.text = "".join(texts)
-    return runs
-
-
-def _note(runs: Runs, payload: str, position: int) -> None:
-    """Take down a mark that is no message's: tags, escapes, fields."""
-    if payload == GENERATED:
-        runs.generated.append((position, -1))
-    elif payload == NOT_GENERATED:
-        runs.generated[-1] = (runs.generated[-1][0], position)
-    elif payload == ESCAPE:
-        runs.escapes.append((position, position))
-    elif payload == PLAIN:
-        if not runs.escapes or runs.escapes[-1][0] != runs.escapes[-1][1]:
-            runs.escapes.append((position, position))
-        runs.escapes[-1] = (runs.escapes[-1][0], position)
-    elif payload[:1] in ("o", "c") and payload[2:].isdigit():
-        key = (int(payload[2:]), payload[1])
-        runs.fields[key] = (position, -1) if payload[0] == "o" else (runs.fields.get(key, (-1, -1))[0], position)
-    else:
-        msg = f"a mark came out as {payload[:20]!r}"
-        raise ValueError(msg)
-
-
-def all_texts(value: Any) -> Iterator[str]:
-    """All texts in a nested value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for pair in value.items():
-            yield from all_texts(pair)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from all_texts(item)

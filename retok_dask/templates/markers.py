@@ -11,7 +11,7 @@ from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     from retok_dask.templates.controls import ControlTokens
-    from retok_dask.templates.instrument import Marks
+    from retok_dask.templates.marks import Marks
     from retok_dask.templates.shape import Shape
 
 Message = dict[str, Any]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
-from retok_dask.templates.instrument import ALL_MARKS, Marks, Method, Runs, all_texts, instrument
+from retok_dask.templates.instrument import Method, instrument
+from retok_dask.templates.marks import ALL_MARKS, Marks, Runs, all_texts
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
 from retok_dask.templates.segments import BodyParser
 from retok_dask.types import RecordRejected, RejectReason
@@ -309,7 +310,7 @@ def _unused_marks(messages: list[Message], tools: Tools) -> Marks:
     for text in all_texts((messages, tools)):
         found.update(text)
     free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in found][:2]
-    if len(free) < 2:  # noqa: PLR2004  a mark has two ends
+    if len(free) < 2:
         detail = "the text holds every character that could be used as a mark"
         raise RecordRejected(RejectReason.span_not_proved, detail)
     return Marks(*free)
@@ -320,8 +321,7 @@ def _written(character: str) -> bytes:
 
 
 _WRITTEN = [
-    (marks, (_written(marks.begin), _written(marks.end)) if ord(marks.begin) < 0x20 else ())  # noqa: PLR2004
-    for marks in ALL_MARKS
+    (marks, (_written(marks.begin), _written(marks.end)) if ord(marks.begin) < 0x20 else ()) for marks in ALL_MARKS
 ]
 """Marks with their characters as JSON writes them: it always escapes control characters."""
 

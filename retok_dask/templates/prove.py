@@ -9,7 +9,6 @@ no other's.
 from __future__ import annotations
 
 import copy
-import datetime as dt
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -27,11 +26,13 @@ from retok_dask.templates.engines import (
     RenderFailed,
 )
 from retok_dask.templates.growth import growing
-from retok_dask.templates.instrument import Marks, Method, Runs, assigned_messages, instrument, unmark
+from retok_dask.templates.instrument import Method, assigned_messages, instrument
+from retok_dask.templates.marks import Marks, Runs, unmark
 from retok_dask.templates.probes import Message, Probe, probes
 from retok_dask.templates.shape import Trace
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
     import jinja2.nodes as n
@@ -334,8 +335,7 @@ def _try(
 
 def _texts(message: Message) -> list[str]:
     texts = [message[name].strip() for name in ("content", "reasoning_content") if message.get(name)]
-    for call in message.get("tool_calls") or []:
-        texts.append(next(iter(call["function"]["arguments"].values())))
+    texts += [next(iter(call["function"]["arguments"].values())) for call in message.get("tool_calls") or []]
     return [text for text in texts if text]
 
 
@@ -368,7 +368,7 @@ def generation_prompt(engine: Engine, form: Form, setting: Setting, proof_probes
     for probe in proof_probes:
         if probe.name not in ("ends_in_user", "system_tools", "tools", "plain"):
             continue
-        messages = [message for message in probe.messages]
+        messages = list(probe.messages)
         while messages and messages[-1]["role"] == "assistant":
             messages.pop()
         try:

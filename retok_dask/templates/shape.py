@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from retok_dask.templates.instrument import Runs
+    from retok_dask.templates.marks import Runs
     from retok_dask.templates.probes import Probe
 
 
@@ -145,6 +144,15 @@ def learn(traces: Sequence[Trace], generation_prompt: str, added: Collection[str
     return shape
 
 
+def _common(texts: Sequence[str]) -> str:
+    """The common beginning of texts."""
+    if not texts:
+        return ""
+    first, last = min(texts), max(texts)
+    size = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return first[: min(len(first), len(last))] if size is None else first[:size]
+
+
 def _token_pattern(added: Collection[str]) -> re.Pattern[str]:
     ordered = sorted((token for token in added if token.strip()), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
@@ -153,7 +161,7 @@ def _token_pattern(added: Collection[str]) -> re.Pattern[str]:
 def _header(leads: list[str], generation_prompt: str, traces: Sequence[Trace], tokens: re.Pattern[str]) -> str:
     """The role header: what assistant messages and the generation prompt begin with alike."""
     if not generation_prompt:
-        return _whole_tokens(commonprefix(leads), leads, tokens)
+        return _whole_tokens(_common(leads), leads, tokens)
     shared = {
         lead if generation_prompt.endswith(lead) else _shared(lead, generation_prompt, tokens) for lead in leads if lead
     }
@@ -163,7 +171,7 @@ def _header(leads: list[str], generation_prompt: str, traces: Sequence[Trace], t
 
 
 def _shared(lead: str, generation_prompt: str, tokens: re.Pattern[str]) -> str:
-    return _whole_tokens(commonprefix([lead, generation_prompt]), [lead, generation_prompt], tokens)
+    return _whole_tokens(_common([lead, generation_prompt]), [lead, generation_prompt], tokens)
 
 
 _WORD = re.compile(r"\w+|\W")
@@ -228,7 +236,7 @@ def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
         between[gap] = len(gap) - max(map(len, ends), default=0)
     closings = [gap[:cut] for gap, cut in between.items()]
     to_calls = [_before(gap, leads["T"]) for gap in gaps["RT"]]
-    shape.reasoning_close = commonprefix([*closings, *gaps["RT"]]) if closings else commonprefix(to_calls)
+    shape.reasoning_close = _common([*closings, *gaps["RT"]]) if closings else _common(to_calls)
     if opened and shape.reasoning_close.strip():
         shape.empty = _empty_block(opened, shape.reasoning_close.strip())
         content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}

@@ -102,7 +102,7 @@ def _statement(node: n.Node) -> str:
 def _expression(node: n.Node | None) -> str:
     if node is None:
         return ""
-    operator = _BINARY.get(type(node))  # type: ignore[call-overload]
+    operator = _BINARY.get(type(node))  # type: ignore[arg-type]
     if operator is not None:
         return f"({_expression(node.left)} {operator} {_expression(node.right)})"  # type: ignore[attr-defined]
     writer = _EXPRESSIONS.get(type(node))
@@ -148,7 +148,7 @@ def _signature(node: Any) -> str:
 
 
 def _macro(node: Any) -> str:
-    return "{% macro " + node.name + _signature(node) + " %}" + _body(node.body) + "{% endmacro %}"
+    return "{% macro " + str(node.name) + _signature(node) + " %}" + _body(node.body) + "{% endmacro %}"
 
 
 def is_generation(node: n.Node) -> bool:
@@ -201,7 +201,8 @@ def _target(node: Any) -> str:
 
 def _arguments(node: Any) -> str:
     if node.dyn_args is not None or node.dyn_kwargs is not None:
-        raise CannotWrite("*args")
+        what = "*args"
+        raise CannotWrite(what)
     parts = [_expression(arg) for arg in node.args]
     parts += [f"{pair.key}={_expression(pair.value)}" for pair in node.kwargs]
     return "(" + ", ".join(parts) + ")"

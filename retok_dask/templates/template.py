@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections import Counter
@@ -16,15 +15,15 @@ import orjson
 from retok_dask.recipe import NormalizeSpec
 from retok_dask.templates.build import Builder, Source
 from retok_dask.templates.controls import ControlTokens, count_in
-from retok_dask.templates.engines import JinjaEngine, Limits
+from retok_dask.templates.engines import Limits
+from retok_dask.templates.learned import State, TemplateFacts, dropped_parts, learn_template
 from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.probes import probes
-from retok_dask.templates.program import Learned, MarkFields, MarkInput, Program, Scan, scan
-from retok_dask.templates.prove import Form, Setting, generation_prompt, prove
+from retok_dask.templates.program import MarkFields, MarkInput, Program, Scan, scan
+from retok_dask.templates.prove import Setting
 from retok_dask.templates.segments import NotProved
-from retok_dask.templates.shape import learn
 from retok_dask.templates.syntax import parse
 from retok_dask.templates.tags import TagDifference, tag_differences
 from retok_dask.types import Conversation, Kind, RecordRejected, RejectReason, Rendered
@@ -34,63 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retok_dask.recipe import Recipe, TemplateSpec
-    from retok_dask.templates.instrument import Runs
     from retok_dask.templates.loading import TokenizerFacts
+    from retok_dask.templates.marks import Runs
     from retok_dask.templates.probes import Message
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateFacts:
-    """What probing found out about a template.
-
-    Attributes:
-        header: the role header of an assistant message.
-        prefill: what the generation prompt adds after it.
-        stops: texts of the tokens that end a turn; empty where the next role
-            marker does or nothing does.
-        marker_stops: whether the next role marker ends a turn.
-        generation_tags: whether the template has ``{% generation %}`` tags.
-        refused: probes that the template refuses, with its words.
-        dropped: parts that probes lost: (probe, message, part).
-        prints_date: whether it asks for the date.
-        method: how messages are told apart.
-        form: how it wants to be called.
-        variables: variables that it reads, beside messages and tools.
-    """
-
-    header: str
-    prefill: str
-    stops: tuple[str, ...]
-    marker_stops: bool
-    generation_tags: bool
-    refused: dict[str, str]
-    dropped: tuple[tuple[str, int, str], ...]
-    prints_date: bool
-    method: str
-    form: Form
-    variables: tuple[str, ...]
-
-    @property
-    def refuses_system(self) -> bool:
-        """Whether a system message is an error for this template."""
-        return "system" in self.refused and "turns" not in self.refused
-
-
-@dataclass(slots=True)
-class State:
-    """All that a worker needs to render without proving again."""
-
-    texts: dict[str, str]
-    special_tokens: dict[str, str]
-    added: tuple[str, ...]
-    kwargs: dict[str, Any]
-    date: dt.date
-    history: str
-    control_tokens: str
-    system: str
-    normalize: dict[str, Any]
-    fast: bool
-    learned: dict[str, Learned]
 
 
 @dataclass(slots=True)
@@ -238,7 +183,7 @@ class ChatTemplate:
         variables = {**state.special_tokens, **state.kwargs, **arguments}
         setting = Setting(variables, state.date, Limits(), state.fast)
         if key not in state.learned:
-            state.learned[key] = _learned(tree, setting, state)
+            state.learned[key] = learn_template(tree, setting, state)
         return Program(tree, setting, state.learned[key])
 
     def _program_for(self, conversation: Conversation) -> Program:
@@ -396,7 +341,7 @@ class ChatTemplate:
             tools=tools,
             bos=self._state.special_tokens.get("bos_token", ""),
             token=self.controls.pattern,
-            dropped=_dropped_parts(program.learned.dropped),
+            dropped=dropped_parts(program.learned.dropped),
             bare=lambda: program.preamble(_leading_system(messages), Counter()),
             prompt=prompt,
         )
@@ -475,26 +420,3 @@ def _disjoint(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _leading_system(messages: list[Message]) -> Message | None:
     return messages[0] if messages[0]["role"] in ("system", "developer") else None
-
-
-def _dropped_parts(dropped: tuple[tuple[str, int, str], ...]) -> frozenset[str]:
-    return frozenset(part for _, _, part in dropped if part != "R")
-
-
-def _learned(tree: n.Template, setting: Setting, state: State) -> Learned:
-    """Prove a template and learn the fixed text around its parts."""
-    proof = prove(tree, setting)
-    reference = JinjaEngine(copy.deepcopy(tree), date=setting.date, limits=setting.limits)
-    prompt = generation_prompt(reference, proof.form, setting, probes())
-    added = {*state.added, *(text for name, text in state.special_tokens.items() if name == "eos_token")}
-    shape = learn(proof.traces, prompt, added, state.special_tokens.get("bos_token", ""))
-    return Learned(
-        engine=proof.engine,
-        method=proof.method,
-        form=proof.form,
-        shape=shape,
-        refused=proof.refused,
-        dropped=tuple(proof.dropped()),
-        tried=tuple(proof.tried),
-        fuel=proof.fuel,
-    )

@@ -69,7 +69,10 @@ def public(name: str, **settings: Any) -> ChatTemplate:
 
 
 def chat(*messages: tuple[str, str] | dict[str, Any], tools: Any = None, **more: Any) -> Conversation:
-    made = [message if isinstance(message, dict) else dict(zip(("role", "content"), message)) for message in messages]
+    made = [
+        message if isinstance(message, dict) else dict(zip(("role", "content"), message, strict=True))
+        for message in messages
+    ]
     return Conversation(made, tools, **more)
 
 

@@ -32,8 +32,8 @@ def reference(name: str, template, messages, tools) -> str:
 
 def parts(message) -> list[tuple[str, str]]:
     found = [("content", message["content"].strip()), ("reasoning", message.get("reasoning_content", "").strip())]
-    for call in message.get("tool_calls") or []:
-        found.append(("tool_call", next(iter(call["function"]["arguments"].values()))))
+    calls = message.get("tool_calls") or []
+    found += [("tool_call", next(iter(call["function"]["arguments"].values()))) for call in calls]
     return [(kind, text) for kind, text in found if text]
 
 

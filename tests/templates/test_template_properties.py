@@ -82,7 +82,7 @@ def test_any_conversation(name, conversation):
     try:
         row = template.render(conversation)[0]
     except RecordRejected as refused:
-        assert refused.detail
+        assert refused.detail  # noqa: PT017  a reject is allowed, with its words
         return
     check_cover(row)
     assert row.text == template.reference_text(conversation)
