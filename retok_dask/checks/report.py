@@ -93,22 +93,15 @@ class ValidationReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from retok_dask.views import objects  # noqa: PLC0415  views draws; a notebook alone needs it
+        from retok_dask.views.objects import validation_html  # noqa: PLC0415  views draws; a notebook alone needs it
 
-        draw = getattr(objects, "validation_html", None)
-        return draw(self) if draw is not None else _plain_html(self)
+        return validation_html(self)
 
 
 def _verdict(check: Check) -> str:
     if check.severity == "info":
         return "skipped"
     return "ok" if check.passed else check.severity
-
-
-def _plain_html(report: ValidationReport) -> str:
-    import html  # noqa: PLC0415
-
-    return f"<pre>{html.escape(report.to_text())}</pre>"
 
 
 def verdict(name: str, problems: list[str], good: str, numbers: dict[str, Any], severity: Severity = "error") -> Check:

@@ -9,10 +9,12 @@ import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
+import pyarrow as pa
 
 from retok_dask.completions.storage import open_fs, protocol_of, retrying
 from retok_dask.errors import OutputError
@@ -68,6 +70,9 @@ class OutputFolder:
     def __repr__(self) -> str:
         return f"OutputFolder({self.url!r})"
 
+    def __reduce__(self) -> tuple[type[OutputFolder], tuple[str, StorageSpec, str]]:
+        return type(self), (self.url, self.storage, self.temporary)
+
     @property
     def protocol(self) -> str:
         """Scheme of the folder's URL; ``file`` for local paths."""
@@ -114,7 +119,7 @@ class OutputFolder:
 
         def read(fs: Any, path: str) -> bytes | None:
             try:
-                return bytes(fs.cat_file(path))
+                return Path(path).read_bytes() if self.is_local else bytes(fs.cat_file(path))
             except FileNotFoundError:
                 return None
 
@@ -189,6 +194,9 @@ class OutputFolder:
             InputError: it is not there.
             StorageError: the storage refused.
         """
+        if self.is_local:
+            # Arrow reads its own files without the interpreter, which counts over 100,000 footers
+            return self._call(lambda _, path: pa.OSFile(path), relative)
         return self._call(lambda fs, path: fs.open(path, "rb"), relative)
 
     # writing
@@ -310,8 +318,16 @@ class OutputFolder:
         return len(left) + self._call(_abort_uploads, "", reading=False)
 
     def _resolve(self, relative: str) -> tuple[Any, str]:
-        fs, root = open_fs(self.url, self.storage)
+        if self.is_local:
+            # a local file system holds no credentials that could go stale
+            fs, root = self._local
+        else:
+            fs, root = open_fs(self.url, self.storage)
         return fs, f"{root.rstrip('/')}/{relative}"
+
+    @cached_property
+    def _local(self) -> tuple[Any, str]:
+        return open_fs(self.url, self.storage)
 
     def _call(self, function: Callable[[Any, str], T], relative: str, *, reading: bool = True) -> T:
         """One storage call with the retries that make sense, on a file system asked for anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def map_units(
     """
     if client is None:
         return [function(item, **kwargs) for item in items]
-    futures = client.map(function, list(items), pure=False, **kwargs)
+    # bound here, since the client takes some names (key, workers, ...) for itself
+    futures = client.map(partial(function, **kwargs), list(items), pure=False)
     results: list[T] = client.gather(futures)
     return results

@@ -201,6 +201,11 @@ class TokenDataset:
             f"{info['units']:,} units of {', '.join(info['datasets']) or 'no data set'})"
         )
 
+    def _repr_html_(self) -> str:
+        from retok_dask.views import dataset_summary  # noqa: PLC0415  views draws; a notebook alone needs it
+
+        return dataset_summary(self.summary())._repr_html_()
+
     # whole tables
 
     def to_arrow(self) -> pa.Table:

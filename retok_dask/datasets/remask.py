@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,23 @@ MASK_REASONS = (
 )
 """Reasons for leaving a record out that depend on the policy."""
 
+OF_ROWS = {
+    "records_out",
+    "samples",
+    "truncated",
+    "tokens",
+    "loss_tokens",
+    "bos_rows",
+    "stop_rows",
+    "kind_tokens",
+    "lengths",
+    "shares",
+    "position_tokens",
+    "position_loss_tokens",
+    "first_tokens",
+}
+"""Counts of a unit that are made anew from the rows that stay."""
+
 _RECORD = re.compile(r"[^-]+--?\d+")
 
 
@@ -52,26 +69,37 @@ class Remasked:
     """A run with another mask.
 
     Attributes:
+        url: the new folder.
+        policy: name of the new policy.
         manifest: of the new folder.
         gone: records that the old policy had left out. Their tokens were
             never written, so they cannot come back; a fresh run might keep them.
     """
 
+    url: str
+    policy: str
     manifest: Manifest
     gone: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         total = self.manifest.total
-        return {"samples": total.samples, "tokens": total.tokens, "loss_tokens": total.loss_tokens, "gone": self.gone}
+        return {
+            "url": self.url,
+            "policy": self.policy,
+            "samples": total.samples,
+            "tokens": total.tokens,
+            "loss_tokens": total.loss_tokens,
+            "filtered": dict(total.filtered),
+            "gone": self.gone,
+        }
 
     def to_text(self) -> str:
-        """What there is now, and what could not come back."""
+        """One or two lines for a terminal."""
         total = self.manifest.total
-        share = f"{total.samples:,} samples, {total.tokens:,} tokens, {total.trained_share:.1%} trained"
+        text = f"{self.url}: {total.samples:,} rows, {total.trained_share:.1%} of {total.tokens:,} tokens trained ({self.policy})"
         if not self.gone:
-            return share
-        return f"{share}; {self.gone:,} records that the old policy left out cannot come back without a fresh run"
+            return text
+        return f"{text}\n{self.gone:,} records that the old policy left out cannot come back; encode again for them"
 
 
 @dataclass(frozen=True)
@@ -137,7 +165,8 @@ def remask(
     receipts = read_receipts(target, fingerprint=fingerprint.digest, verify="size")
     manifest = write_manifest(target, receipts, expected=data.manifest.units, failed=data.manifest.failed)
     left_out = data.manifest.total.filtered + data.manifest.total.rejected
-    return Remasked(manifest, sum(left_out[reason.value] for reason in MASK_REASONS))
+    gone = sum(left_out[reason.value] for reason in MASK_REASONS)
+    return Remasked(target.url, name, manifest, gone)
 
 
 def remask_unit(unit: str, *, source: OutputFolder, target: OutputFolder, recipe: Recipe, fingerprint: str) -> None:
@@ -172,16 +201,7 @@ class _UnitMask:
 
     def carried(self) -> UnitStats:
         """Counts of the old unit that do not depend on its rows."""
-        names = (
-            "records_in",
-            "text_bytes",
-            "fallback_rows",
-            "shared_tokens",
-            "rejected",
-            "filtered",
-            "counts",
-            "seconds",
-        )
+        names = [item.name for item in fields(UnitStats) if item.name not in OF_ROWS]
         return UnitStats(**{name: copy(getattr(self._old, name)) for name in names})
 
     def batch(self, samples: pa.RecordBatch) -> Batch:
