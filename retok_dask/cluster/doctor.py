@@ -72,6 +72,7 @@ class Doctor:
         return "\n".join(f"{sign[finding.ok]} {finding.name}: {finding.text}" for finding in self.findings)
 
     __str__ = to_text
+    __repr__ = to_text
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.to_text())}</pre>"

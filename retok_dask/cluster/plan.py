@@ -185,6 +185,7 @@ class Plan:
         return "\n\n".join(parts)
 
     __str__ = to_text
+    __repr__ = to_text
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)

@@ -151,6 +151,7 @@ class RunResult:
         return "\n".join([self.verdict, *(f"  {name:<14}{value}" for name, value in self._facts())])
 
     __str__ = to_text
+    __repr__ = to_text
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -124,6 +124,7 @@ class Status:
         return "\n".join(lines)
 
     __str__ = to_text
+    __repr__ = to_text
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))

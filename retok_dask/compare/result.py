@@ -164,6 +164,7 @@ class Comparison:
         return self.summary().to_text()
 
     __str__ = to_text
+    __repr__ = to_text
 
 
 _COLUMNS = ("texts", "bytes", "A per byte", "B per byte", "A per word", "B per word", "growth", "ids changed")

@@ -86,6 +86,9 @@ class Audit:
             )
         return "\n".join(lines)
 
+    __str__ = to_text
+    __repr__ = to_text
+
     def _repr_html_(self) -> str:
         from retok_dask.views import audit_html  # noqa: PLC0415  views draws; a notebook alone needs it
 
