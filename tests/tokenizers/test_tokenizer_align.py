@@ -104,7 +104,7 @@ def test_batches_equal_single_rows(name):
         assert alone.shared[0] == encoded.shared[number]
 
 
-@pytest.mark.parametrize("name", ["qwen3_6", "llama3_1", "gptoss", "llama2", "deepseek"])
+@pytest.mark.parametrize("name", ["qwen3_6", "llama3_1", "gptoss", "llama2", "deepseek_v3"])
 def test_answers_that_start_or_end_awkwardly(name):
     """A04: leading blanks, newlines, split emoji, trailing blanks, decomposed letters."""
     tokenizer = load(name)

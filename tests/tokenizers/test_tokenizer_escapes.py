@@ -46,8 +46,7 @@ def render(name: str, chat: list[dict[str, str]], pattern) -> Rendered:
     return Rendered(text, starts, kinds, numbers, escapes)
 
 
-@pytest.mark.parametrize("engine", ["auto", "reference"])
-@pytest.mark.parametrize("name", sorted(CONTROL))
+@pytest.mark.parametrize(("name", "engine"), [*((name, "auto") for name in sorted(CONTROL)), ("qwen3", "reference")])
 def test_ids_equal_sanitize_control_tokens(name, engine):
     """C15, for byte-level tokenizers and SentencePiece with its prefix blanks."""
     from transformers.utils.chat_template_utils import _get_control_token_patterns
@@ -93,7 +92,7 @@ def test_control_ids_are_the_templates_alone(name):
 def test_documents_that_mention_special_tokens():
     """D09: no exception, no control id; the text comes back as it was."""
     text = "GPT uses <|endoftext|> as separator."
-    for name in ("qwen3", "gpt2", "deepseek", "kimi"):
+    for name in ("qwen3", "gpt2", "deepseek_v3", "kimi"):
         tokenizer = load(name)
         token = next(iter(tokenizer.added_tokens))
         document = text.replace("<|endoftext|>", token)

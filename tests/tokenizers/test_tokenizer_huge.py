@@ -15,7 +15,17 @@ from retok_dask.tokenizers.cuts import CutRule, _parse
 from retok_dask.tokenizers.probes import FRAGMENTS, hostile
 from retok_dask.types import Kind, Rendered
 
-FAMILIES = ["qwen3_6", "deepseek", "kimi", "llama3_1", "gptoss", "mistral_nemo", "gpt2", "byte_level", "byte_level_nfc"]
+FAMILIES = [
+    "qwen3_6",
+    "deepseek_v3",
+    "kimi",
+    "llama3_1",
+    "gptoss",
+    "mistral_nemo",
+    "gpt2",
+    "byte_level",
+    "byte_level_nfc",
+]
 
 
 def rule_of(name: str) -> CutRule:
@@ -43,7 +53,7 @@ def test_cutting_at_every_allowed_place_changes_no_id(name):
     extra = [token for token in tokenizer.added_tokens if len(token) < 30][:40]
     texts = hostile(1500, seed=21, extra=extra)
     assert check_parts(name, texts) > 500
-    assert check_parts(name, multilingual()[::4]) > 5000
+    assert check_parts(name, multilingual()[::6]) > 1000
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

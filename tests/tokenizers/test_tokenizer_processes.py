@@ -117,7 +117,8 @@ def test_memory_stays_bounded_on_distinct_long_strings(engine):
     letters = "abcdefghijklmnopqrstuvwxyz"
 
     def text(words: int) -> str:
-        return " ".join("".join(chooser.choices(letters, k=8)) for _ in range(words))
+        drawn = "".join(chooser.choices(letters, k=8 * words))
+        return " ".join(drawn[at : at + 8] for at in range(0, len(drawn), 8))
 
     tokenizer.encode([whole(text(11_000))] * 2)
     before = psutil.Process().memory_info().rss
