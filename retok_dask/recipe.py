@@ -246,7 +246,7 @@ class StorageSpec(Part):
 class UnitSpec(Part):
     """How input is cut into units, and what a unit may cost."""
 
-    bytes: Annotated[int, Field(ge=1)] = 128 * MiB
+    bytes: Annotated[int, Field(ge=1)] = 64 * MiB
     """Text a unit, before compression."""
     record_bytes: Annotated[int, Field(ge=1)] = 256 * MiB
     """Largest record that is read; a larger one is rejected with its position."""
