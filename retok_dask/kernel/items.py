@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from retok_dask.kernel.recover import Recoverer
     from retok_dask.kernel.retokenize import Carried, Retokenizer
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
@@ -76,7 +75,6 @@ def row_maker(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     retokenizer: Retokenizer | None = None,
-    recoverer: Recoverer | None = None,
 ) -> RowMaker:
     """The function that turns items of a data set into rows, by the data set's mode.
 
@@ -92,11 +90,6 @@ def row_maker(
     documents = DocumentRows(recipe, tokenizer)
 
     def rows_of(item: Item) -> list[Row]:
-        if isinstance(item, TokenRow) and recoverer is not None:
-            length = len(item.input_ids)
-            item = recoverer.document(item) if dataset.mode == "text" else recoverer.conversation(item)
-            item.kept[SOURCE_TOKENS_COLUMN] = str(length)
-            item.counts["source_tokens"] = length
         if isinstance(item, Document):
             return [documents(item)]
         if isinstance(item, TokenRow):

@@ -21,7 +21,7 @@ from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
-from retok_dask.schema import kept_columns, sample_id
+from retok_dask.schema import SOURCE_TOKENS_COLUMN, kept_columns, sample_id
 from retok_dask.types import (
     Filtered,
     FilterReason,
@@ -30,10 +30,11 @@ from retok_dask.types import (
     RecordRejected,
     Reject,
     RejectReason,
+    TokenRow,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -130,9 +131,8 @@ class Kernel:
         self._check_item = item_filter(dataset)
         self.source = source or load_source(recipe, dataset)
         self._retokenizer = retokenizer_for(dataset, self.source, tokenizer)
-        self._rows_of = row_maker(
-            recipe, dataset, tokenizer, template, self._retokenizer, _recoverer(dataset, self.source)
-        )
+        self._rows_of = row_maker(recipe, dataset, tokenizer, template, self._retokenizer)
+        self._recover = _recovery(dataset, self.source)
         self._keep = kept_columns(recipe)
         self._classes = token_classes(tokenizer)
 
@@ -208,6 +208,8 @@ class Kernel:
     def _add_item(self, pending: _Pending, source: _Source, number: int, item: Item) -> None:
         counts = pending.stats.counts
         try:
+            if self._recover is not None and isinstance(item, TokenRow):
+                item = self._recover(item)
             self._check_item(item)
             rows = self._rows_of(item)
         except RecordRejected as problem:
@@ -408,11 +410,20 @@ class Kernel:
         source.left_out = source.left_out or _filtered(source.record, RecordFiltered(reason, detail))
 
 
-def _recoverer(dataset: DatasetSpec, source: Source | None) -> Recoverer | None:
+def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow], Item] | None:
     """What makes conversations or documents of the rows of a written run, where they are wanted."""
     if dataset.format != "retok" or dataset.mode == "tokens" or source is None:
         return None
-    return Recoverer(source, prompts=dataset.mode == "prompts")
+    recoverer = Recoverer(source, prompts=dataset.mode == "prompts")
+    read_back = recoverer.document if dataset.mode == "text" else recoverer.conversation
+
+    def recover(row: TokenRow) -> Item:
+        item = read_back(row)
+        item.kept[SOURCE_TOKENS_COLUMN] = str(len(row.input_ids))
+        item.counts["source_tokens"] = len(row.input_ids)
+        return item
+
+    return recover
 
 
 def _filtered(record: Record, why: RecordFiltered) -> Filtered:

@@ -102,6 +102,14 @@ def test_rows_of_a_run_become_what_a_fresh_run_with_the_new_template_gives(conve
     assert [int(row["source_tokens"]) for row in found] == old_lengths
 
 
+def test_filters_see_the_conversations_that_were_read_back(old_run, tmp_path):
+    moved = write_run(
+        recipe("qwen2_5", old_run, tmp_path / "roles", format="retok", filters={"roles": ["user", "assistant"]})
+    )
+    assert {message["kind"] for row in read_all(moved) for message in row["segments"]}.isdisjoint({"tool"})
+    assert len(open_dataset(moved.url)) == 2
+
+
 def test_what_was_cut_cannot_be_recovered_and_is_said(conversations, tmp_path):
     cut = recipe("qwen3", conversations, tmp_path / "cut").with_changes(max_length=30, truncation="right")
     write_run(cut)
@@ -113,6 +121,10 @@ def test_what_was_cut_cannot_be_recovered_and_is_said(conversations, tmp_path):
     assert len(rejects) == sum(row["truncated"] for row in rows) > 0
     assert {reject["reason"] for reject in rejects} == {"not_recovered"}
     assert "cut to a length" in rejects[0]["detail"]
+
+
+def read_all(folder):
+    return [row for path in Path(folder.url.removeprefix("file://")).glob("data/**/*.parquet") for row in read(path)]
 
 
 def read(path):
