@@ -62,6 +62,10 @@ class S3:
         path.write_bytes(data)
         return self.url(key)
 
+    def settle(self) -> None:
+        """Wait until the server sees files put since the last listing: it keeps one for a tenth of a second."""
+        time.sleep(0.4)
+
     def get(self, key: str) -> bytes:
         return (self.folder / key).read_bytes()
 

@@ -9,6 +9,8 @@ never part of a recipe, a log line or an error message.
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
@@ -80,17 +82,31 @@ def storage_options(url: str, storage: StorageSpec | None) -> dict[str, Any]:
     return options
 
 
+_SESSIONS: dict[tuple[Any, ...], Any] = {}
+_SESSIONS_LOCK = threading.Lock()
+
+
 def open_fs(url: str, storage: StorageSpec | None = None) -> tuple[Any, str]:
     """The fsspec file system of a URL, and the path within it.
 
     Raises:
         StorageError: no file system is installed for this scheme.
     """
-    try:
-        fs, path = fsspec.core.url_to_fs(url, **storage_options(url, storage))
-    except (ImportError, ValueError) as error:
-        msg = f"cannot open {url!r}: {error}"
-        raise StorageError(msg) from error
+    options = storage_options(url, storage)
+    # fsspec keeps one file system a thread, but making an S3 session costs a large part of a second;
+    # file systems that are asynchronous inside may be shared, so all threads of a process use one.
+    key = (os.getpid(), protocol_of(url), repr(sorted(options.items())))
+    with _SESSIONS_LOCK:
+        shared = _SESSIONS.get(key)
+        if shared is not None and "::" not in url:
+            return shared, shared._strip_protocol(url)
+        try:
+            fs, path = fsspec.core.url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            msg = f"cannot open {url!r}: {error}"
+            raise StorageError(msg) from error
+        if getattr(fs, "async_impl", False) and "::" not in url:
+            _SESSIONS[key] = fs
     return fs, path
 
 
@@ -102,9 +118,12 @@ def full_url(fs: Any, path: str) -> str:
 
 
 def forget_sessions(url: str, storage: StorageSpec | None = None) -> None:
-    """Drop cached file systems of this URL's kind, so that the next one reads fresh credentials."""
+    """Drop the file systems of this URL's kind, so that the next one reads fresh credentials."""
     fs, _ = open_fs(url, storage)
-    type(fs).clear_instance_cache()
+    with _SESSIONS_LOCK:
+        for key in [key for key in _SESSIONS if key[1] == protocol_of(url)]:
+            del _SESSIONS[key]
+        type(fs).clear_instance_cache()
 
 
 def _texts(error: BaseException) -> str:

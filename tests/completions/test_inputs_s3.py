@@ -123,6 +123,7 @@ def test_a_changed_object_is_seen(s3):
     old = list_inputs(source(s3, "a/*"))
     s3.put("a/x.jsonl", jsonl(rows(3, 1)))
     s3.put("a/y.jsonl", jsonl(rows(3)))
+    s3.settle()
     change = compare_listings(old, list_inputs(source(s3, "a/*")))
     assert [len(change.changed), len(change.removed), len(change.new)] == [1, 0, 1]
 
