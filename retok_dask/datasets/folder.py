@@ -9,11 +9,12 @@ import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
+import psutil
 import pyarrow as pa
 
 from retok_dask.completions.storage import open_fs, protocol_of, retrying
@@ -252,7 +253,8 @@ class OutputFolder:
         in the machine's temporary folder otherwise.
         """
         if not self.is_local:
-            handle, name = tempfile.mkstemp(prefix=f"retok-{os.getpid()}-", suffix=".tmp")
+            _forget_the_dead()
+            handle, name = tempfile.mkstemp(prefix=f"retok-{socket.gethostname()}-{os.getpid()}-", suffix=".tmp")
             os.close(handle)
             return Path(name)
         folder = Path(self.path(self.temporary))
@@ -359,6 +361,16 @@ def sha256_of(path: Path) -> str:
     """Hex sha256 of a local file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _forget_the_dead() -> None:
+    """Delete what processes of this host that live no more left in the machine's temporary folder; once a process."""
+    head = f"retok-{socket.gethostname()}-"
+    for path in Path(tempfile.gettempdir()).glob(f"{head}*.tmp"):
+        pid = path.name.removeprefix(head).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            path.unlink(missing_ok=True)
 
 
 def _rename(temporary: Path, target: str) -> None:

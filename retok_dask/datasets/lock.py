@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import psutil
 
 from retok_dask.datasets.folder import LOCK, OutputFolder
 from retok_dask.errors import OutputLocked
@@ -56,7 +57,7 @@ class LockInfo:
         """Whether the holder must be believed to live: heartbeat fresh, and no dead process of this host."""
         if now - self.heartbeat > self.lease:
             return False
-        return self.host != socket.gethostname() or _process_lives(self.pid)
+        return self.host != socket.gethostname() or psutil.pid_exists(self.pid)
 
 
 class OutputLock:
@@ -153,13 +154,3 @@ class OutputLock:
             f"{self.folder.url} is being written by process {holder.pid} on {holder.host} (last sign of life {age:.0f} s ago); "
             f"wait for it or stop it. If it is dead, the lock ends by itself {holder.lease:.0f} s after its last sign of life"
         )
-
-
-def _process_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -255,8 +255,6 @@ class TokenDataset:
 
     def rows_by_unit(self) -> list[int]:
         """Rows of each unit of :attr:`units`, within the row bounds."""
-        if self.row_filter.keeps_all:
-            return [unit.summary["rows"] for unit in self.units]
         return self._groups.rows_by_file()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -292,7 +290,14 @@ class TokenDataset:
 
     @cached_property
     def _groups(self) -> RowGroups:
-        return RowGroups(self.folder, [self._path(unit) for unit in self.units], self.schema, self._kept_rows)
+        paths = [self._path(unit) for unit in self.units]
+        rows = [unit.summary["rows"] for unit in self.units]
+        keep = None if self.row_filter.keeps_all else self._kept_rows
+        return RowGroups(self.folder, paths, rows, self.schema, keep)
+
+    def rows_between(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        """Rows ``first`` to ``last`` (excluded) in order."""
+        return self._groups.iterate(first, last)
 
     def _kept_rows(self, table: pa.Table) -> np.ndarray[Any, Any]:
         return self.row_filter.mask(*_counts(table))
@@ -333,8 +338,7 @@ class RowIterator:
         return self._last - self._first
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        while self._first + self.row < self._last:
-            row = self._data[self._first + self.row]
+        for row in self._data.rows_between(self._first + self.row, self._last):
             self.row += 1
             yield row
         self.row = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,41 +15,49 @@ from retok_dask.errors import OutputError
 from retok_dask.types import KIND_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from retok_dask.datasets.folder import OutputFolder
 
 COUNTS = ("num_tokens", "num_loss_tokens")
 """Columns that every row filter looks at."""
 
+CACHED_FILES = 4096
+"""Files whose row-group boundaries are remembered."""
+
 CACHED_GROUPS = 4
 """Row groups kept in memory; each is 16 MiB or one row."""
 
 
+Keep = Callable[[pa.Table], np.ndarray[Any, Any]]
+"""One bool a row, from a table of the counts."""
+
+
 class RowGroups:
-    """Rows by number over many files.
+    """Rows by number over many files; a file is opened when one of its rows is asked for.
 
     Args:
         folder: the run's folder.
         paths: files below it, in order.
+        rows: rows of each file.
         schema: the wanted columns.
-        keep: one bool a row from a table of the counts, for a filtered view.
+        keep: which rows to keep; None for all. With it, the counts of all
+            files are read at once.
     """
 
     def __init__(
-        self,
-        folder: OutputFolder,
-        paths: Sequence[str],
-        schema: pa.Schema,
-        keep: Callable[[pa.Table], np.ndarray[Any, Any]],
+        self, folder: OutputFolder, paths: Sequence[str], rows: Sequence[int], schema: pa.Schema, keep: Keep | None
     ) -> None:
         self._folder = folder
         self._paths = list(paths)
         self._schema = schema
-        kept = folder.parallel(lambda path: self._kept_in_file(path, keep), self._paths)
-        self._groups = [(file, group) for file, groups in enumerate(kept) for group in range(len(groups))]
-        self._kept = [rows for groups in kept for rows in groups]
-        self._ends = np.cumsum([len(rows) for rows in self._kept], dtype=np.int64)
+        self._kept: list[list[np.ndarray[Any, Any]]] | None = None
+        self._file_rows = list(rows)
+        if keep is not None:
+            self._kept = folder.parallel(lambda path: self._kept_in_file(path, keep), self._paths)
+            self._file_rows = [sum(len(group) for group in groups) for groups in self._kept]
+        self._ends = np.cumsum(self._file_rows, dtype=np.int64)
+        self._groups = lru_cache(CACHED_FILES)(self._groups_of_file)
         self._read = lru_cache(CACHED_GROUPS)(self._read_group)
 
     @property
@@ -58,10 +67,7 @@ class RowGroups:
 
     def rows_by_file(self) -> list[int]:
         """Kept rows of each file."""
-        counts = [0] * len(self._paths)
-        for (file, _), kept in zip(self._groups, self._kept, strict=True):
-            counts[file] += len(kept)
-        return counts
+        return list(self._file_rows)
 
     def row(self, index: int) -> dict[str, Any]:
         """One row; negative numbers count from the end.
@@ -73,43 +79,78 @@ class RowGroups:
 
     def take(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several rows in the order asked for, each row group read once."""
-        wanted = np.asarray([self._absolute(index) for index in indices], np.int64)
-        groups = np.searchsorted(self._ends, wanted, side="right")
+        wanted = [self._absolute(index) for index in indices]
         found: list[dict[str, Any]] = [{}] * len(wanted)
-        for place in np.argsort(wanted, kind="stable").tolist():
-            group = int(groups[place])
-            start = int(self._ends[group]) - len(self._kept[group])
-            position = int(self._kept[group][int(wanted[place]) - start])
-            found[place] = next(rows_of(self._read(group).slice(position, 1)))
+        for place in sorted(range(len(wanted)), key=wanted.__getitem__):
+            file, group, position = self._locate(wanted[place])
+            kept = self._positions(file, group)
+            found[place] = next(rows_of(self._read(file, group).slice(int(kept[position]), 1)))
         return found
+
+    def iterate(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        """Rows ``first`` to ``last`` in order, a row group at a time."""
+        while first < last:
+            file, group, position = self._locate(first)
+            kept = self._positions(file, group)[position : position + last - first]
+            batch = self._read(file, group)
+            yield from rows_of(
+                batch.slice(int(kept[0]), len(kept)) if self._kept is None else batch.take(pa.array(kept))
+            )
+            first += len(kept)
 
     def _absolute(self, index: int) -> int:
         total = self.rows
         if not -total <= index < total:
             msg = f"row {index} of {total}"
             raise IndexError(msg)
-        return index % total
+        return int(index) % total
 
-    def _kept_in_file(self, path: str, keep: Callable[[pa.Table], np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    def _locate(self, index: int) -> tuple[int, int, int]:
+        """File, row group, and number among the kept rows of that group."""
+        file = int(np.searchsorted(self._ends, index, side="right"))
+        inside = index - (int(self._ends[file]) - self._file_rows[file])
+        ends = self._groups(file)
+        group = int(np.searchsorted(ends, inside, side="right"))
+        return file, group, inside - (int(ends[group - 1]) if group else 0)
+
+    def _positions(self, file: int, group: int) -> np.ndarray[Any, Any]:
+        """Positions of the kept rows within a row group."""
+        if self._kept is not None:
+            return self._kept[file][group]
+        ends = self._groups(file)
+        return np.arange(int(ends[group]) - (int(ends[group - 1]) if group else 0))
+
+    def _groups_of_file(self, file: int) -> np.ndarray[Any, Any]:
+        """Kept rows up to the end of each row group of a file."""
+        if self._kept is not None:
+            return np.cumsum([len(rows) for rows in self._kept[file]])
+        with self._folder.open_input(self._paths[file]) as source:
+            footer = pq.ParquetFile(source).metadata
+        ends = np.cumsum([footer.row_group(group).num_rows for group in range(footer.num_row_groups)])
+        if footer.num_rows != self._file_rows[file]:
+            msg = f"{self._paths[file]} has {footer.num_rows} rows, the manifest says {self._file_rows[file]}"
+            raise OutputError(msg)
+        return ends
+
+    def _kept_in_file(self, path: str, keep: Keep) -> list[np.ndarray[Any, Any]]:
         """Positions of the kept rows in each row group of a file."""
         with self._folder.open_input(path) as source:
             file = pq.ParquetFile(source)
             tables = (file.read_row_group(g, columns=list(COUNTS)) for g in range(file.num_row_groups))
             return [np.flatnonzero(keep(table)) for table in tables]
 
-    def _read_group(self, group: int) -> pa.RecordBatch:
-        file, number = self._groups[group]
+    def _read_group(self, file: int, group: int) -> pa.RecordBatch:
         with self._folder.open_input(self._paths[file]) as source:
-            table = pq.ParquetFile(source).read_row_group(number, columns=self._schema.names)
+            table = pq.ParquetFile(source).read_row_group(group, columns=self._schema.names)
         batches = table.select(self._schema.names).cast(self._schema).combine_chunks().to_batches()
         if len(batches) != 1:
-            msg = f"{self._paths[file]}: row group {number} is larger than one Arrow batch; it was not written by retok"
+            msg = f"{self._paths[file]}: row group {group} is larger than one Arrow batch; it was not written by retok"
             raise OutputError(msg)
         return batches[0]
 
 
 def read_batches(
-    folder: OutputFolder, path: str, schema: pa.Schema, keep: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
+    folder: OutputFolder, path: str, schema: pa.Schema, keep: Keep | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one file, a row group at a time.
 

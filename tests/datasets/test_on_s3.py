@@ -87,6 +87,21 @@ def test_a_failed_upload_leaves_no_object_and_no_local_file(s3, folder, monkeypa
     S3FileSystem.clear_instance_cache()
 
 
+def test_what_a_killed_process_left_in_the_temporary_folder_goes(folder, monkeypatch, tmp_path):
+    import socket
+    import tempfile
+
+    from retok_dask.datasets import folder as folder_module
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder_module._forget_the_dead.cache_clear()
+    dead, other = tmp_path / f"retok-{socket.gethostname()}-{2**22 + 1}-x.tmp", tmp_path / "retok-elsewhere-1-x.tmp"
+    dead.touch()
+    other.touch()
+    mine = folder.local_temporary("u")
+    assert set(tmp_path.iterdir()) == {mine, other}
+
+
 def test_a_large_unit_is_one_completed_multipart_upload(s3, folder, monkeypatch):
     from s3fs import core
 

@@ -103,6 +103,16 @@ def test_units_are_left_out_by_their_statistics_without_reading_them(tmp_path):
     assert data.filter(min_trained_share=1.1).units == ()
 
 
+def test_rows_are_counted_without_opening_files(tmp_path):
+    folder = make_run(tmp_path, units=3)
+    for path in (tmp_path / "data/data").iterdir():
+        if path.name != "data-00001.parquet":
+            path.unlink()
+    data = open_dataset(folder.url)
+    assert len(data) == 60
+    assert data[25]["sample_id"] == next(data.iterate(start=25).__iter__())["sample_id"]
+
+
 def test_a_data_set_that_is_not_there_is_named(run):
     with pytest.raises(OutputError, match="no data set 'c'"):
         open_dataset(run).filter("c")
