@@ -7,6 +7,8 @@ from templates_common import KWARGS, check_cover, public, public_texts, spans
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from retok_dask.errors import TemplateError
+from retok_dask.recipe import NormalizeSpec
+from retok_dask.templates import normalize_conversation
 from retok_dask.templates.probes import probes
 from retok_dask.templates.prove import shaped
 from retok_dask.types import Conversation
@@ -68,7 +70,8 @@ def test_public_template(name):
         row = template.render(conversation)[0]
         check_cover(row)
         if not dated and probe.name != "developer":
-            assert row.text == reference(name, template, probe.messages, probe.tools)
+            ready = normalize_conversation(conversation, NormalizeSpec())
+            assert row.text == reference(name, template, ready.messages, ready.tools)
         assert row.text == template.reference_text(conversation)
         if probe.unique:
             check_parts(conversation, row)
