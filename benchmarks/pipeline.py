@@ -18,6 +18,7 @@ from retok_dask import ChatTemplate, Tokenizer
 from retok_dask.completions import list_inputs, read_records
 from retok_dask.datasets import OutputFolder, UnitWriter, writer
 from retok_dask.kernel import Kernel, UnitStats, process
+from retok_dask.types import Conversation
 
 if TYPE_CHECKING:
     from retok_dask import Recipe
@@ -39,6 +40,7 @@ class Pipeline:
         self.kernel = Kernel(recipe, self.dataset, self.tokenizer, self.template)
         # what a worker does when it starts: load both engines, and keep the collector off what stays
         self.engines = [self.tokenizer.engine, self.template.engine]
+        self.template.render(Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")]))
         gc.collect()
         gc.freeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers import Tokenizer
-from retok_dask.types import Kind, Record, Reject, Rendered
+from retok_dask.types import Conversation, Kind, Record, RecordRejected, Reject, Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +85,11 @@ class OpenEncodeJob:
         self._template = ChatTemplate.restore(job.template) if job.template is not None else None
         # engines load at first use, which takes seconds: not within the first record's time limit
         self._tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
+        if self._template is not None:
+            with suppress(RecordRejected):
+                self._template.render(
+                    Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")])
+                )
         # vocabularies and compiled templates stay for good: the collector need not walk them again and again
         gc.collect()
         gc.freeze()
