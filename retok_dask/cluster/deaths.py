@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from dask.utils import format_bytes
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Kind = Literal["memory", "time", "crash", "heartbeat", "lost", "error"]
+
+QUIET_SHARE = 0.7
+"""Share of the time limit without a sign of life after which a death is the timer's: signs come with delay."""
 
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "exit status")
 
@@ -65,10 +67,10 @@ class Hearsay:
     pids: dict[str, int] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
 
-    def beat(self, worker: str, pid: int) -> None:
+    def beat(self, worker: str, pid: int, at: float) -> None:
         """A worker gave a sign of life."""
         self.pids[worker] = pid
-        self.heard[worker] = monotonic()
+        self.heard[worker] = at
 
     def over_memory(self, worker: str, rss: int) -> None:
         """A nanny ended a worker for its memory."""
@@ -83,11 +85,12 @@ class Hearsay:
 
         Args:
             worker: its address.
-            died_at: when the scheduler missed it, by :func:`time.monotonic`.
+            died_at: when the scheduler missed it, by the clock of the signs of life; 0 if unknown.
             limits: memory limits by address.
         """
         if worker in self.memory:
-            limit = (limits or {}).get(worker, 0)
+            known = limits or {}
+            limit = known.get(worker) or max(known.values(), default=0)
             of = f" of {format_bytes(limit)}" if limit else ""
             text = f"its memory grew to {format_bytes(self.memory[worker])}{of}, and its nanny ended it"
             return Cause(
@@ -97,8 +100,10 @@ class Hearsay:
             text = f"no heartbeat for {self.silent[worker]:.0f} s, so the scheduler gave it up"
             return Cause("heartbeat", text, "look at the host and its network; see distributed.scheduler.worker-ttl")
         exited = self.exits.get(self.pids.get(worker, -1), "")
+        # the timer exits with status 1; a process that holds the interpreter lock may never have been heard
+        unheard = worker not in self.heard and exited == "exit status 1"
         quiet = died_at - self.heard.get(worker, died_at)
-        if quiet >= 0.9 * self.seconds_per_record and exited in {"", "exit status 1"}:
+        if unheard or (quiet >= QUIET_SHARE * self.seconds_per_record and exited in {"", "exit status 1"}):
             text = f"one record took longer than {self.seconds_per_record:g} s, so the worker ended itself"
             return Cause("time", text, "look at the record, or raise units.seconds_per_record")
         if any(word in exited for word in CRASHES):

@@ -11,28 +11,24 @@ import heapq
 import itertools
 import random
 from collections import deque
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-import dask.bag
-from distributed import KilledWorker, as_completed, futures_of, span
+from distributed import KilledWorker
 
 from retok_dask.cluster.connect import own_cluster
 from retok_dask.cluster.deaths import Cause, Hearsay, error_cause
+from retok_dask.cluster.ears import Ears
+from retok_dask.cluster.fleet import Fleet, Flight, Outcome, ident, largest_first, whole
 from retok_dask.cluster.isolation import Isolation, SetAside
 from retok_dask.cluster.replay import command as replay_command
-from retok_dask.cluster.worker import TASKS, JobPlugin, topic
 from retok_dask.errors import ClusterError, RetokError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from distributed import Client, Future
+    from distributed import Client
 
     from retok_dask.cluster.events import EventLog
     from retok_dask.cluster.tracker import Tracker
@@ -44,8 +40,8 @@ ERROR_TRIES = 2
 LOST_TRIES = 2
 """Deaths from outside that a unit may see before it is searched for a bad record."""
 
-STORAGE_FAILURES = 5
-"""Units in a row that storage refuses for good before the run stops; it can be resumed."""
+FAILURES_IN_A_ROW = 5
+"""Units that are given up with none committed between before the run stops; it can be resumed."""
 
 DEATH_DELAY = 0.5
 """Seconds between a worker's end and its verdict: the nanny's word may come later than the scheduler's."""
@@ -55,33 +51,6 @@ REPAIR_SECONDS = 5.0
 
 WINDOW = (64, 4000)
 """Fewest and most tasks that the scheduler holds."""
-
-
-@dataclass
-class Flight:
-    """One task that is under way."""
-
-    task: str
-    part: Unit
-    order: dict[str, Any]
-    future: Any
-    worker: str = ""
-    died_on: set[str] = field(default_factory=set)
-
-    @property
-    def unit_id(self) -> str:
-        return self.part.base_id
-
-
-@dataclass
-class Outcome:
-    """What became of the units of one session."""
-
-    committed: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    deaths: int = 0
-    retries: int = 0
-    set_aside: int = 0
 
 
 class Driver:
@@ -110,7 +79,6 @@ class Driver:
         known_bad: dict[str, list[SetAside]] | None = None,
     ) -> None:
         self.client = client
-        self.job = job
         self.tracker = tracker
         self.log = log
         self.tick = tick
@@ -118,19 +86,15 @@ class Driver:
         self.workers = 0
         self._known_bad = known_bad or {}
         self._queue = deque(largest_first(list(units)))
-        self._units: dict[str, Unit] = {}
+        self._fleet = Fleet(client, job.run_id)
         self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._flights: dict[Any, Flight] = {}
         self._isolations: dict[str, Isolation] = {}
         self._lost: dict[str, int] = {}
         self._tries: dict[str, int] = {}
-        self._storage_failures = 0
+        self._in_a_row = 0
         self._number = itertools.count()
         self._pausing: set[str] = set()
-        self._messages: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self._completed = as_completed(loop=client.loop)
-        self._thread = ThreadPoolExecutor(2, thread_name_prefix="retok-gather")
-        self._gathering: set[ThreadFuture[Any]] = set()
+        self._ears = Ears(client, job)
         self._limits: dict[str, int] = {}
         self._next_repair = monotonic() + REPAIR_SECONDS
         self._own = own_cluster(client)
@@ -147,7 +111,7 @@ class Driver:
         """
         try:
             self._open()
-            while self._queue or self._flights or self._later or self._gathering or self._isolations:
+            while self._queue or self._fleet.busy or self._later or self._isolations:
                 self._run_later()
                 self._fill()
                 moved = self._hear() + self._collect()
@@ -166,31 +130,16 @@ class Driver:
         return self.outcome
 
     def _open(self) -> None:
-        for name, handler in self._topics().items():
-            self.client.subscribe_topic(name, handler)
-        try:
-            self.client.register_plugin(JobPlugin(self.job))
-        except Exception as error:
-            msg = f"the workers cannot take the job: {type(error).__name__}: {error}"
-            raise ClusterError(msg) from error
-        self._ask_workers()
-
-    def _topics(self) -> dict[str, Callable[[Any], None]]:
-        def hear(name: str) -> Callable[[Any], None]:
-            return lambda event: self._messages.put((name, event[1]))
-
-        names = (topic(self.job.run_id), "all", "scheduler", "worker-restart-memory")
-        return {name: hear(name) for name in names}
+        self._ears.open()
+        info = self.client.scheduler_info(n_workers=-1)["workers"]
+        self.workers = len(info)
+        self._limits = {address: int(worker.get("memory_limit") or 0) for address, worker in info.items()}
 
     def _close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        if self.client.status != "running":
-            return
-        with suppress(Exception):
-            self.client.cancel([flight.future for flight in self._flights.values()], force=True)
-            for name in self._topics():
-                self.client.unsubscribe_topic(name)
-            self.client.unregister_worker_plugin(f"retok-{self.job.run_id}")
+        with suppress(Exception):  # a cluster that is gone needs no goodbye
+            self._fleet.close()
+            if self.client.status == "running":
+                self._ears.close()
 
     # submitting
 
@@ -199,30 +148,13 @@ class Driver:
             self._advance(isolation)
         low, high = WINDOW
         window = min(high, max(low, 8 * self.workers))
-        if len(self._flights) > window // 2 or not self._queue:
+        if len(self._fleet) > window // 2 or not self._queue:
             return
-        count = min(window - len(self._flights), len(self._queue))
+        count = min(window - len(self._fleet), len(self._queue))
         self._submit("encode", [self._queue.popleft() for _ in range(count)])
 
     def _submit(self, task: str, parts: list[Unit], *, suspect: bool = False) -> None:
-        by_dataset: dict[str, list[Unit]] = {}
-        for part in parts:
-            self._units.setdefault(part.base_id, part)
-            by_dataset.setdefault(part.dataset, []).append(part)
-        for dataset, group in by_dataset.items():
-            orders = [self._order(part, suspect) for part in group]
-            with span(dataset):
-                bag = dask.bag.from_sequence(orders, npartitions=len(orders)).map(TASKS[task])
-                bag = self.client.persist(bag, priority=10 if suspect else 0)
-            for future in futures_of(bag):
-                number = future.key[1]
-                self._flights[future.key] = Flight(task, group[number], orders[number], future)
-                self._completed.add(future)
-
-    def _order(self, part: Unit, suspect: bool) -> dict[str, Any]:
-        aside = self._aside(part.base_id)
-        order = {"run": self.job.run_id, "unit": part.to_dict(), "attempt": next(self._number), "suspect": suspect}
-        return order | {"aside": [item.to_list() for item in aside]} if aside else order
+        self._fleet.submit(task, [(part, self._aside(part.base_id)) for part in parts], suspect=suspect)
 
     def _aside(self, unit_id: str) -> list[SetAside]:
         isolation = self._isolations.get(unit_id)
@@ -241,76 +173,45 @@ class Driver:
     # hearing
 
     def _hear(self) -> int:
-        heard = 0
-        with suppress(Empty):
-            while heard < 1000:
-                name, message = self._messages.get_nowait()
-                heard += 1
-                self._take_message(name, message)
-        return heard
+        heard = list(self._ears.take())
+        for what, message, at in heard:
+            match what:
+                case "beat":
+                    self._take_beat(message, at)
+                case "memory":
+                    self._hearsay.over_memory(message["worker"], message["rss"])
+                case "silent":
+                    for worker in message["workers"]:
+                        self._hearsay.no_heartbeat(worker, message["ttl"])
+                case "joined":
+                    self.workers += 1
+                case "left" | "died":
+                    self.workers = max(0, self.workers - 1)
+                    if what == "died":
+                        self._take_death(message, at)
+        return len(heard)
 
-    def _take_message(self, name: str, message: Any) -> None:
-        if not isinstance(message, dict):
-            return
-        action = message.get("action")
-        if name == topic(self.job.run_id):
-            self._take_beat(message)
-        elif name == "worker-restart-memory":
-            self._hearsay.over_memory(message["worker"], message["rss"])
-        elif name == "scheduler" and action == "worker-ttl-timed-out":
-            for worker in message["workers"]:
-                self._hearsay.no_heartbeat(worker, message["ttl"])
-        elif name == "all" and action == "remove-worker":
-            self.workers = max(0, self.workers - 1)
-            if not message.get("expected"):
-                died, keys = monotonic(), {_ident(key) for key in message["processing-tasks"]}
-                self._after(DEATH_DELAY, lambda: self._judge_death(message["worker"], keys, died))
-        elif name == "all" and action == "add-worker":
-            self.workers += 1
+    def _take_death(self, message: dict[str, Any], at: float) -> None:
+        keys = {ident(key) for key in message["processing-tasks"]}
+        self._after(DEATH_DELAY, lambda: self._judge_death(message["worker"], keys, at))
 
-    def _take_beat(self, message: dict[str, Any]) -> None:
-        self._hearsay.beat(message["worker"], message["pid"])
-        for flight in self._flights.values() if message["what"] == "start" else ():
-            if flight.order["attempt"] == message["attempt"]:
-                flight.worker = message["worker"]
+    def _take_beat(self, message: dict[str, Any], at: float) -> None:
+        self._hearsay.beat(message["worker"], message["pid"], at)
+        flight = self._fleet.attempt(message["attempt"])
+        if flight is not None:
+            flight.worker = message["worker"]
         if message["task"] == "encode":
             self.tracker.beat(message["unit"], message)
 
     # results
 
     def _collect(self) -> int:
-        if self._completed.has_ready():
-            finished: list[Future] = []
-            others: list[Future] = []
-            for future in self._completed.next_batch(block=False):
-                if future.key in self._flights:
-                    (finished if future.status == "finished" else others).append(future)
-            if finished:
-                self._gathering.add(self._thread.submit(self._gather, finished))
-            for future in others:
-                self._take_error(self._flights[future.key])
-            return len(finished) + len(others)
-        done = {item for item in self._gathering if item.done()}
-        self._gathering -= done
-        for item in done:
-            for key, answer in item.result():
-                flight = self._flights.pop(key, None)
-                if flight is not None:
-                    self._take_answer(flight, answer)
-        return len(done)
-
-    def _gather(self, futures: list[Future]) -> list[tuple[Any, dict[str, Any]]]:
-        answers = self.client.gather(futures, errors="skip")
-        if len(answers) == len(futures):
-            return [(future.key, answer[0]) for future, answer in zip(futures, answers, strict=True)]
-        pairs = []
-        for future in futures:
-            try:
-                pairs.append((future.key, future.result()[0]))
-            except Exception as error:  # noqa: BLE001  its worker died with the answer: do it again
-                failed = {"type": type(error).__name__, "message": str(error), "storage": True, "errno": 0}
-                pairs.append((future.key, {"failed": failed}))
-        return pairs
+        answers, without = self._fleet.landed()
+        for flight, answer in answers:
+            self._take_answer(flight, answer)
+        for flight in without:
+            self._take_error(flight)
+        return len(answers) + len(without)
 
     def _take_answer(self, flight: Flight, answer: dict[str, Any]) -> None:
         if "failed" in answer:
@@ -324,7 +225,7 @@ class Driver:
 
     def _commit(self, flight: Flight, answer: dict[str, Any]) -> None:
         unit = flight.part
-        self._storage_failures = 0
+        self._in_a_row = 0
         self.outcome.committed += 1
         isolation = self._isolations.pop(unit.id, None)
         self.tracker.finish(unit.id, unit.bytes, answer)
@@ -332,19 +233,18 @@ class Driver:
         self.log.add("unit", **event)
         if isolation is not None and isolation.found:
             self.log.add("isolated", unit=unit.id, records=sorted(isolation.found), deaths=isolation.deaths)
-        self._units.pop(unit.id, None)
 
     # trouble
 
     def _take_error(self, flight: Flight) -> None:
         """A future that ended without an answer: its worker died, or the scheduler forgot it."""
-        if flight.future.status != "error":
+        if not flight.erred:
             self._requeue(flight)
             return
         error = flight.future.exception()
         if not isinstance(error, KilledWorker):
-            failed = {"type": type(error).__name__, "message": str(error), "storage": False, "errno": 0}
-            self._flights.pop(flight.future.key)
+            failed = {"type": type(error).__name__, "message": str(error), "storage": False, "fatal": False}
+            self._fleet.forget(flight)
             self._take_failure(flight, failed)
             return
         worker = error.last_worker.address
@@ -355,12 +255,12 @@ class Driver:
             self._after(10 * DEATH_DELAY, lambda: self._judge_unheard(flight, worker))
 
     def _judge_unheard(self, flight: Flight, worker: str) -> None:
-        if self._flights.get(flight.future.key) is flight and worker not in flight.died_on:
-            self._judge_death(worker, {_ident(flight.future.key)}, monotonic())
+        if flight in self._fleet and worker not in flight.died_on:
+            self._judge_death(worker, {ident(flight.future.key)}, 0.0)
 
     def _judge_death(self, worker: str, keys: set[Any], died: float) -> None:
         """Find the unit that a worker died of, and decide what is done with each that it had."""
-        aboard = [flight for key, flight in self._flights.items() if _ident(key) in keys or flight.worker == worker]
+        aboard = [flight for flight in self._fleet if ident(flight.future.key) in keys or flight.worker == worker]
         if not aboard:
             return
         begun = [flight for flight in aboard if flight.worker == worker]
@@ -375,7 +275,7 @@ class Driver:
             flight.died_on.add(worker)
             if flight in guilty:
                 self._punish(flight, cause)
-            elif flight.future.status == "error":
+            elif flight.erred:
                 self._requeue(flight)
 
     def _punish(self, flight: Flight, cause: Cause) -> None:
@@ -390,7 +290,7 @@ class Driver:
         lost = self._lost[flight.unit_id] = self._lost.get(flight.unit_id, 0) + 1
         if cause.of_the_unit or lost >= LOST_TRIES:
             self._suspect(flight, cause)
-        elif flight.future.status == "error":
+        elif flight.erred:
             self._requeue(flight)
         else:
             self.tracker.drop(flight.unit_id)  # the scheduler runs it again by itself
@@ -412,7 +312,7 @@ class Driver:
                 self._known_bad.setdefault(isolation.unit.id, []).append(item)
                 self.outcome.set_aside += 1
                 self.log.add("set_aside", unit=isolation.unit.id, dataset=isolation.unit.dataset, record=item.to_list())
-        if any(flight.task == "encode" and flight.unit_id == isolation.unit.id for flight in self._flights.values()):
+        if any(flight.task == "encode" and flight.unit_id == isolation.unit.id for flight in self._fleet):
             return
         if isolation.unit.id in self._pausing:
             return
@@ -432,6 +332,9 @@ class Driver:
     def _take_failure(self, flight: Flight, failed: dict[str, Any]) -> None:
         """An exception that a task brought home."""
         self.tracker.drop(flight.unit_id)
+        if failed.get("fatal"):
+            msg = f"workers cannot do the job: {failed['type']}: {failed['message']}"
+            raise ClusterError(msg)
         tries = self._tries[flight.unit_id] = self._tries.get(flight.unit_id, 0) + 1
         if failed["storage"]:
             self._retry_storage(flight, failed, tries)
@@ -454,21 +357,22 @@ class Driver:
             self.tracker.note = f"{flight.part.id}: {why[:200]}; trying again in {pause:.0f} s"
             self._again(flight, pause)
             return
-        self._storage_failures += 1
-        self._give_up(self._units[flight.unit_id], f"storage refused it {tries} times; the last time: {why}")
-        if self._storage_failures >= STORAGE_FAILURES:
-            msg = (
-                f"storage refused {self._storage_failures} units one after the other, so the run stops; the last time: {why}. "
-                "Nothing that is committed is lost: start the same command again when storage works"
-            )
-            raise StorageError(msg)
+        self._give_up(whole(flight.part), f"storage refused it {tries} times; the last time: {why}", StorageError)
 
-    def _give_up(self, unit: Unit, why: str) -> None:
+    def _give_up(self, unit: Unit, why: str, kind: type[RetokError] = ClusterError) -> None:
+        """Note that a unit cannot be done; stop the run if that happens to one after the other."""
         self._isolations.pop(unit.id, None)
         self.outcome.failed[unit.id] = why
         self.tracker.drop(unit.id)
         self.tracker.note = f"unit {unit.id} is given up: {why}"
         self.log.add("unit_failed", unit=unit.id, dataset=unit.dataset, why=why, urls=[p.url for p in unit.parts[:5]])
+        self._in_a_row += 1
+        if self._in_a_row >= FAILURES_IN_A_ROW:
+            msg = (
+                f"{self._in_a_row} units failed one after the other, so the run stops; the last one: {why}. "
+                "Nothing that is committed is lost: start the same command again when the cause is gone"
+            )
+            raise kind(msg)
 
     def _again(self, flight: Flight, pause: float) -> None:
         self.outcome.retries += 1
@@ -486,10 +390,8 @@ class Driver:
         self._again(flight, 0.0)
 
     def _abandon(self, flight: Flight) -> None:
-        self._flights.pop(flight.future.key, None)
+        self._fleet.abandon(flight)
         self.tracker.drop(flight.unit_id)
-        with suppress(Exception):
-            flight.future.cancel(force=True)
 
     # the cluster
 
@@ -503,21 +405,3 @@ class Driver:
         if self._own is not None and self.workers < self._own.workers and monotonic() > self._next_repair:
             self._next_repair = monotonic() + REPAIR_SECONDS
             self.client.cluster.scale(self._own.workers)  # makes those anew whose nanny has ended too
-
-    def _ask_workers(self) -> None:
-        info = self.client.scheduler_info(n_workers=-1)["workers"]
-        self.workers = len(info)
-        self._limits = {address: int(worker.get("memory_limit") or 0) for address, worker in info.items()}
-
-
-def largest_first(units: list[Unit]) -> list[Unit]:
-    """Units in order, but those far above the usual size first, so that none of them runs alone at the end."""
-    if not units:
-        return units
-    usual = sorted(unit.bytes for unit in units)[len(units) // 2]
-    return sorted(units, key=lambda unit: -unit.bytes if unit.bytes > 2 * usual else 0)
-
-
-def _ident(key: Any) -> Any:
-    """What the key of a bag's partition and that of the task it was fused into have in common."""
-    return (key[0].rpartition("-")[2], key[1]) if isinstance(key, tuple) and len(key) > 1 else key

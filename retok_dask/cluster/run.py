@@ -10,8 +10,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.cluster.connect import connect
-from retok_dask.cluster.driver import Driver, Outcome
+from retok_dask.cluster.driver import Driver
 from retok_dask.cluster.events import EventLog, read_events
+from retok_dask.cluster.fleet import Outcome
 from retok_dask.cluster.isolation import SetAside
 from retok_dask.cluster.job import EncodeJob, small
 from retok_dask.cluster.links import proxied

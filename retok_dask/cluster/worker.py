@@ -21,7 +21,7 @@ from distributed import WorkerPlugin, get_worker
 from distributed.metrics import context_meter
 
 from retok_dask.completions import Unit
-from retok_dask.errors import InputError, StorageError
+from retok_dask.errors import InputError, RecipeError, StorageError, TemplateError, TokenizerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,6 +216,9 @@ def _do(task: str, order: dict[str, Any]) -> dict[str, Any]:
     sleep(max(0.0, _joined.get("at", 0.0) + SETTLE_SECONDS - started))
     try:
         job = open_job(order["run"])
+    except Exception as error:  # noqa: BLE001  told to the client
+        return {"failed": describe(error) | {"fatal": True}}
+    try:
         with Teller(order, task, job.seconds_per_record) as tell:
             answer = getattr(job, task)(Unit.from_dict(order["unit"]), order, tell)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a unit's error never ends the run
@@ -237,6 +240,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "message": str(error)[:2000],
         "storage": storage,
         "memory": any(isinstance(item, MemoryError) for item in chain),
+        "fatal": isinstance(error, (RecipeError, TokenizerError, TemplateError)),
         "errno": numbers[0] if numbers else 0,
         "trace": "".join(traceback.format_exception(error))[-4000:],
     }

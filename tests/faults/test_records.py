@@ -17,8 +17,8 @@ from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
 CASES = {
     "segfault": ("killed_worker", "crash", {}),
     "memory": ("killed_worker", "memory", {"cluster": {"workers": 2, "worker_memory": "600MiB", "dashboard": None}}),
-    "stuck": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 4}}),
-    "slow": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 4}}),
+    "stuck": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 6}}),
+    "slow": ("too_slow", "time", {"units": {"bytes": 2500, "seconds_per_record": 6}}),
 }
 
 
