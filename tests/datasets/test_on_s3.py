@@ -70,21 +70,19 @@ def test_two_clients_do_not_share_a_folder(folder):
 def test_a_failed_upload_leaves_no_object_and_no_local_file(s3, folder, monkeypatch, tmp_path):
     import tempfile
 
-    from s3fs import S3FileSystem
+    from retok_dask.completions import open_fs
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    async def fail(*_args, **_kwargs):
+    def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "the store is full")
 
-    monkeypatch.setattr(S3FileSystem, "_put_file", fail)
-    S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr(open_fs(folder.url, folder.storage)[0], "put_file", fail)
     with pytest.raises(StorageError, match="the store is full"):
         write_unit(folder, FakeUnit("u"), [make_batch(3)])
     assert not list(s3.folder.rglob("*.parquet"))
     assert not list(tmp_path.iterdir())
     assert read_receipts(folder) == {}
-    S3FileSystem.clear_instance_cache()
 
 
 def test_what_a_killed_process_left_in_the_temporary_folder_goes(folder, monkeypatch, tmp_path):
