@@ -6,12 +6,10 @@ import datetime as dt
 import html
 import tempfile
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import psutil
 from dask.utils import format_bytes
 
@@ -19,7 +17,8 @@ from retok_dask.cluster.connect import open_address
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.progress import duration, short
 from retok_dask.cluster.resources import usable_cores, usable_memory
-from retok_dask.completions import detect_layout, list_inputs, read_records
+from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale
+from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.datasets.writer import ParquetSink
 from retok_dask.errors import ClusterError
 from retok_dask.kernel import Kernel, UnitStats
@@ -32,15 +31,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from distributed import Client
 
-    from retok_dask.completions import Listing, Unit
+    from retok_dask.completions import Listing
     from retok_dask.recipe import DatasetSpec
     from retok_dask.tokenizers import Tokenizer
     from retok_dask.types import Reject
-
-SAMPLE_RECORDS = 300
-SAMPLE_BYTES = 8 * 1024 * 1024
-SAMPLE_UNITS = 30
-"""A data set's sample is taken from so many units, evenly spread, so that a sorted input is not misread."""
 
 BATCH_FACTOR = 16
 """Resident bytes that a byte of a batch's text takes at most: text, objects, ids, masks, Arrow. Measured 6 to 14."""
@@ -234,17 +228,17 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     tokenizer, template = load_models(recipe, date)
     listing = list_inputs(recipe)
     workers, limit = _workers(recipe, client, scheduler)
-    datasets, conversations = [], []
+    datasets, talks = [], []
     for spec in recipe.datasets:
         planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template)
         datasets.append(planned)
-        conversations += found
+        talks += found
     needed = _needed(recipe, max((data.largest_record for data in datasets), default=0))
     if limit and needed > 0.95 * limit:
         raise ClusterError(_too_small(recipe, needed, limit, datasets))
     busy = min(workers, max(1, sum(data.units for data in datasets)))
     seconds = sum(data.seconds for data in datasets) / busy
-    audit = _audit(template, conversations)
+    audit = _audit(template, talks)
     return Plan(datasets, workers, limit, needed, seconds, audit, [str(note) for note in getattr(listing, "notes", [])])
 
 
@@ -252,9 +246,9 @@ def _plan_dataset(
     recipe: Recipe, spec: DatasetSpec, listing: Listing, tokenizer: Tokenizer, template: ChatTemplate | None
 ) -> tuple[DatasetPlan, list[Conversation]]:
     units = [unit for unit in listing.units if unit.dataset == spec.name]
-    records, read_seconds = _sample(recipe, spec, units)
-    sizes = [_size(record) for record in records]
-    scale = _scale(units, records, sizes)
+    records, read_seconds = sample_records(recipe, spec, units)
+    sizes = [record_size(record) for record in records]
+    scale = sample_scale(units, records, sizes)
     kernel = Kernel(recipe, spec, tokenizer, template if spec.mode in {"chat", "prompts"} else None)
     list(kernel.process(records[:2]))  # engines load at first use: not part of the speed
     started = perf_counter()
@@ -284,40 +278,7 @@ def _plan_dataset(
         source_tokens=round(stats.counts["source_tokens"] * scale),
         token_table=kernel.token_table,
     )
-    return planned, _conversations(spec, records) if template is not None else []
-
-
-def _sample(recipe: Recipe, spec: DatasetSpec, units: list[Unit]) -> tuple[list[Record | Reject], float]:
-    """Records from units that are evenly spread, and the seconds that reading them took."""
-    count = min(SAMPLE_UNITS, len(units))
-    chosen = {number * (len(units) - 1) // max(1, count - 1) for number in range(count)}
-    share = -(-SAMPLE_RECORDS // max(1, count))
-    records: list[Record | Reject] = []
-    started = perf_counter()
-    for number in sorted(chosen):
-        taken = 0
-        for record in islice(read_records(units[number], spec, recipe), share):
-            records.append(record)
-            taken += _size(record)
-            if taken > SAMPLE_BYTES / count:
-                break
-    return records, perf_counter() - started
-
-
-def _size(record: Record | Reject) -> int:
-    if record.raw is not None:
-        return len(record.raw) + 1
-    return len(orjson.dumps(record.value, default=str)) if isinstance(record, Record) else 0
-
-
-def _scale(units: list[Unit], records: list[Record | Reject], sizes: list[int]) -> float:
-    """How many times the sample goes into the data set, by bytes."""
-    limits = [unit.limit for unit in units]
-    total = sum(unit.bytes for unit in units)
-    scale = max(1.0, total / max(1, sum(sizes))) if records else 0.0
-    if limits and all(limit is not None for limit in limits) and records:
-        return min(scale, sum(limit or 0 for limit in limits) / len(records))
-    return scale
+    return planned, conversations(spec, records) if template is not None else []
 
 
 def _written_bytes(recipe: Recipe, batches: list[pa.RecordBatch]) -> tuple[int, float]:
@@ -353,21 +314,6 @@ def _history(
         counted = {"samples": stats.samples, "tokens": stats.tokens, "loss_tokens": stats.loss_tokens}
         costs[choice] = {name: round(value * scale) for name, value in counted.items()}
     return costs if len({tuple(cost.values()) for cost in costs.values()}) > 1 else {}
-
-
-def _conversations(spec: DatasetSpec, records: list[Record | Reject]) -> list[Conversation]:
-    from retok_dask.completions import layout_for  # noqa: PLC0415
-    from retok_dask.types import RecordRejected  # noqa: PLC0415
-
-    layout = layout_for(spec)
-    found: list[Conversation] = []
-    for record in records:
-        if isinstance(record, Record) and record.value is not None:
-            try:
-                found += [item for item in layout(record) if isinstance(item, Conversation)]
-            except RecordRejected:
-                continue
-    return found
 
 
 def _audit(template: ChatTemplate | None, conversations: list[Conversation]) -> Any:
