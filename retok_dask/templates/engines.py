@@ -13,6 +13,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jinja2
@@ -93,8 +94,17 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    separators = tuple(separators) if separators is not None else None
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _json_encoder(ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys).encode(
+        value
+    )
+
+
+@lru_cache(maxsize=64)
+def _json_encoder(
+    ensure_ascii: bool, indent: int | str | None, separators: tuple[str, str] | None, sort_keys: bool
+) -> json.JSONEncoder:
+    """What ``json.dumps`` would make anew for each value."""
+    return json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _clock(date: dt.date) -> Callable[[str], str]:

@@ -66,6 +66,7 @@ class _Normalizer:
         self.counts = counts
         self.known = known
         self.knows_developer = knows_developer
+        self._decoder: json.JSONDecoder | None = None
 
     def message(self, message: Message, number: int) -> Message:
         """One message in order; the same object where nothing is to do."""
@@ -226,8 +227,10 @@ class _Normalizer:
     def _parse(self, text: str, number: int) -> Any:
         if not text.strip():
             return None
+        if self._decoder is None:  # made once: it costs more than parsing a usual call
+            self._decoder = json.JSONDecoder(parse_float=self._float)
         try:
-            return json.loads(text, parse_float=self._float)
+            return self._decoder.decode(text)
         except (ValueError, RecursionError) as error:
             detail = f"arguments of a call in message {number} are no JSON: {error}"
             raise RecordRejected(RejectReason.bad_tool_call, detail) from None
