@@ -135,6 +135,24 @@ def _usable(client: Client) -> Client:
     return client
 
 
+def refuse_lost(client: Client, error: Exception | None = None) -> None:
+    """Raise if a client has lost its scheduler.
+
+    Args:
+        client: the client.
+        error: what was raised meanwhile, to name as the cause.
+
+    Raises:
+        ClusterError: it has.
+    """
+    if client.status in {"closed", "closing", "connecting"}:
+        msg = (
+            "the connection to the Dask scheduler is lost: it has ended, or its host or network has. "
+            "Nothing that is committed is lost: start the same command again, on a new cluster if need be"
+        )
+        raise ClusterError(msg) from error
+
+
 @contextlib.contextmanager
 def open_address(address: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Client]:
     """A client of a running scheduler, closed at the end; the cluster stays.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import KilledWorker
 
-from retok_dask.cluster.connect import own_cluster
+from retok_dask.cluster.connect import own_cluster, refuse_lost
 from retok_dask.cluster.deaths import Cause, Hearsay, error_cause
 from retok_dask.cluster.ears import Ears
 from retok_dask.cluster.fleet import Fleet, Flight, Outcome, ident, largest_first, whole
@@ -99,8 +99,6 @@ class Driver:
         self._next_repair = monotonic() + REPAIR_SECONDS
         self._own = own_cluster(client)
         self._hearsay = Hearsay(seconds_per_record, self._own.reasons.by_pid if self._own else {})
-
-    # life
 
     def work(self) -> Outcome:
         """Do all units; what cannot be done is in the outcome, with the reason.
@@ -393,15 +391,8 @@ class Driver:
         self._fleet.abandon(flight)
         self.tracker.drop(flight.unit_id)
 
-    # the cluster
-
     def _check_cluster(self, error: Exception | None = None) -> None:
-        if self.client.status in {"closed", "closing", "connecting"}:
-            msg = (
-                "the connection to the Dask scheduler is lost: it has ended, or its host or network has. "
-                "Nothing that is committed is lost: start the same command again, on a new cluster if need be"
-            )
-            raise ClusterError(msg) from error
+        refuse_lost(self.client, error)
         if self._own is not None and self.workers < self._own.workers and monotonic() > self._next_repair:
             self._next_repair = monotonic() + REPAIR_SECONDS
             self.client.cluster.scale(self._own.workers)  # makes those anew whose nanny has ended too
