@@ -95,6 +95,8 @@ class TemplateSpec(Part):
     """Which of the tokenizer's named templates."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Extra template variables, such as ``enable_thinking: true``."""
+    plain_markers: bool = False
+    """Accept that the tokenizer spells the template's control strings out as ordinary text."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

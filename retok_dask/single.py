@@ -16,7 +16,7 @@ from retok_dask.datasets.rows import rows_of
 from retok_dask.errors import InputError, RecipeError, did_you_mean
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
-from retok_dask.templates import ChatTemplate
+from retok_dask.templates import ChatTemplate, control_strings
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import Conversation, Record, RecordRejected, Reject
 
@@ -93,7 +93,10 @@ class Pipeline:
     def template(self) -> ChatTemplate:
         """The chat template, loaded and proved when first asked for."""
         date = self.recipe.date or dt.datetime.now(dt.UTC).date()
-        return ChatTemplate.load(self.recipe.template, tokenizer=self.tokenizer, recipe=self.recipe, date=date)
+        template = ChatTemplate.load(self.recipe.template, tokenizer=self.tokenizer, recipe=self.recipe, date=date)
+        if not self.recipe.template.plain_markers:
+            self.tokenizer.require_control(control_strings(template))
+        return template
 
     def _kernel(self) -> Kernel:
         needs_template = self.dataset.mode in ("chat", "prompts")

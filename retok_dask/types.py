@@ -313,8 +313,8 @@ class Encoded:
         shared: int32, rows; tokens that span a boundary between two spans.
         fallback_rows: rows encoded by the reference engine because the fast
             one could not be trusted for them.
-        failed: rows that could not be encoded or aligned, with the reason;
-            such a row has no tokens and no segments here.
+        failed: rows that could not be encoded or aligned, as ``reason: detail``
+            with a :class:`RejectReason`; such a row has no tokens and no segments here.
     """
 
     ids: npt.NDArray[np.int32]

@@ -25,7 +25,7 @@ def pipeline(template: str | None = None, **changes: Any) -> Pipeline:
     recipe = Recipe.from_dict(
         {
             "tokenizer": qwen_tokenizer_spec(),
-            "template": {"text": template or chat_template()},
+            "template": changes.pop("template_spec", {"text": template or chat_template()}),
             "output": "-",
             "datasets": [dataset],
             "date": "2026-01-02",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retok_dask.templates import ChatTemplate
+from retok_dask.templates import ChatTemplate, control_strings
 from retok_dask.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -26,4 +26,7 @@ def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate 
     tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
     if all(spec.mode not in {"chat", "prompts"} for spec in recipe.datasets):
         return tokenizer, None
-    return tokenizer, ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)
+    template = ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)
+    if not recipe.template.plain_markers:
+        tokenizer.require_control(control_strings(template))
+    return tokenizer, template

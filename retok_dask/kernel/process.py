@@ -245,7 +245,9 @@ class Kernel:
         encoded_at = perf_counter()
         stats.seconds["encode"] += encoded_at - started
         for row, why in encoded.failed.items():
-            self._leave_out(pending, row, RejectReason.alignment_failed, why)
+            # the encoder names its reason in front, see Encoded.failed
+            reason, _, detail = why.partition(": ")
+            self._leave_out(pending, row, RejectReason(reason), detail)
         pieces, chunked = self._pieces(pending, encoded)
         encoded = encoded if is_whole(encoded, pieces) else take_pieces(encoded, pieces)
         mask = self._mask(pending, pieces, encoded)

@@ -1,6 +1,7 @@
 """Conversation -> text and spans, for any chat template."""
 
 from retok_dask.templates.audit import Audit, AuditRow, audit
+from retok_dask.templates.frame import control_strings
 from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.learned import TemplateFacts
 from retok_dask.templates.normalize import normalize_conversation
@@ -13,6 +14,7 @@ __all__ = [
     "HistoryCost",
     "TemplateFacts",
     "audit",
+    "control_strings",
     "history_costs",
     "normalize_conversation",
 ]

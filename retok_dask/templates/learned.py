@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     import datetime as dt
 
     import jinja2.nodes as n
-
-
-_CONTROL = re.compile(r"<\|[^\s|<>]+\|>|<｜[^\s｜<>]+｜>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +53,6 @@ class TemplateFacts:
     def refuses_system(self) -> bool:
         """Whether a system message is an error for this template."""
         return "system" in self.refused and "turns" not in self.refused
-
-    @property
-    def control_strings(self) -> list[str]:
-        """Control strings (``<|name|>`` and the like) around every assistant message.
-
-        A tokenizer that belongs to the template knows each of them as one id.
-        """
-        return sorted(set(_CONTROL.findall("".join((self.header, self.prefill, *self.stops)))))
 
 
 @dataclass(slots=True)

@@ -211,7 +211,8 @@ class Tokenizer:
         if unknown:
             msg = (
                 f"the tokenizer {self.definition.source!r} spells {', '.join(map(repr, unknown[:8]))} out as ordinary "
-                "text; give its special_tokens with their ids, or take the tokenizer that belongs to the template"
+                "text; give its special_tokens with their ids, take the tokenizer that belongs to the template, "
+                "or say template.plain_markers: true if that is meant"
             )
             raise TokenizerError(msg)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import kind_text, outcome, pipeline, qwen, records, trained_text
 
-from retok_dask.demo import dialogues
-from retok_dask.errors import RecipeError
+from retok_dask.demo import chat_template, dialogues
+from retok_dask.errors import RecipeError, TokenizerError
 from retok_dask.types import Conversation
 
 
@@ -246,3 +246,13 @@ def test_rows_do_not_depend_on_batches_or_order(batch_bytes, order, history):
     mixed = [row for batch in made.process([all_records[n] for n in order]) for row in batch.samples.to_pylist()]
     straight = [row for batch in plain.process(all_records) for row in batch.samples.to_pylist()]
     assert sorted(mixed, key=lambda row: row["sample_id"]) == sorted(straight, key=lambda row: row["sample_id"])
+
+
+def test_a_tokenizer_that_does_not_know_the_templates_markers_is_refused():
+    """D07: control strings spelled out as ordinary text are a tokenizer of another model."""
+    made = pipeline(chat_template().replace("<|im_end|>", "<|end_of_turn|>"))
+    with pytest.raises(TokenizerError, match=r"<\|end_of_turn\|>.*plain_markers"):
+        _ = made.template
+    meant = {"text": chat_template().replace("<|im_end|>", "<|end_of_turn|>"), "plain_markers": True}
+    (row,), _, _ = outcome(pipeline(template_spec=meant), [chat(("q", "a"))])
+    assert trained_text(row, qwen()) == ["a<|end_of_turn|>"]
