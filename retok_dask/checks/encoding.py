@@ -19,7 +19,7 @@ from retok_dask.datasets import OutputFolder, Receipt, read_run
 from retok_dask.datasets.digest import row_digests
 from retok_dask.datasets.folder import RECIPE
 from retok_dask.datasets.rows import read_batches
-from retok_dask.errors import InputError, OutputError, RetokError
+from retok_dask.errors import InputError, OutputError, RetokError, StorageError
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns, sample_id, sample_schema
@@ -109,7 +109,9 @@ def encode_unit_again(unit: str, *, url: str, storage: StorageSpec | None, full:
         encoder = load_encoder(url, storage, reference=not full)
         receipt = Receipt.from_dict(folder.read_json(folder.receipt(unit)) or {})
         stored = _stored_digests(folder, receipt, encoder.recipe)
-    except (OutputError, InputError, pa.ArrowException):
+    except StorageError:
+        raise
+    except (OutputError, pa.ArrowException, OSError):
         return findings  # a receipt or file that cannot be read is what the checks of files report
     try:
         _compare(findings, folder, receipt, encoder, stored, None if full else _some_records(list(stored), seed))

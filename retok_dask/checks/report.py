@@ -92,6 +92,9 @@ class ValidationReport:
         lines += [f"  {_verdict(check):7} {check.name:{width}}  {check.detail}" for check in self.checks]
         return "\n".join(lines)
 
+    __str__ = to_text
+    __repr__ = to_text
+
     def _repr_html_(self) -> str:
         from retok_dask.views.objects import validation_html  # noqa: PLC0415  views draws; a notebook alone needs it
 

@@ -76,12 +76,14 @@ def rewrite(folder: OutputFolder, receipt: Receipt, change, *, unit: str | None 
     stats.loss_tokens = sum(row["num_loss_tokens"] for row in rows)
     stored = StoredUnit(unit or receipt.unit, receipt.dataset, receipt.source)
     with UnitWriter(folder, stored, (), "9", fingerprint=receipt.fingerprint) as writer:
-        writer.write(Batch(samples, no_rejects(), stats))
+        writer.write(Batch(samples, stored_rejects(folder, receipt), stats))
     write_manifest(folder, read_receipts(folder))
 
 
-def no_rejects() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=REJECT_SCHEMA)
+def stored_rejects(folder: OutputFolder, receipt: Receipt) -> pa.RecordBatch:
+    record = receipt.output("rejects")
+    rows = pq.read_table(local(folder, record.path)).to_pylist() if record else []
+    return pa.RecordBatch.from_pylist(rows, schema=REJECT_SCHEMA)
 
 
 @pytest.mark.parametrize("full", [False, True])
