@@ -54,7 +54,7 @@ def normalize_conversation(
         flags=conversation.flags,
         template_args=conversation.template_args,
         kept=conversation.kept,
-        counts=dict(counts),
+        counts={name: number for name, number in counts.items() if number},
     )
 
 
@@ -135,14 +135,13 @@ class _Normalizer:
         texts = {message[name] for name in names if message[name]}
         if len(texts) > 1:
             self.counts["reasoning_fields_differ"] += 1
+        kept = ""
         for name in names:
             value = message.pop(name)
-            if name != "reasoning_content" and value:
-                self.counts["reasoning_renamed"] += 1
-            if value and not message.get("reasoning_content_"):
-                message["reasoning_content_"] = value
-        if "reasoning_content_" in message:
-            message["reasoning_content"] = message.pop("reasoning_content_")
+            kept = kept or value
+            self.counts["reasoning_renamed"] += bool(value) and name != "reasoning_content"
+        if kept:
+            message["reasoning_content"] = kept
 
     def _inline(self, message: Message) -> None:
         content = message.get("content")

@@ -118,7 +118,7 @@ class BodyParser:
         else:
             reasoning, content = self._find(text, start, end, fields)
         after = reasoning[1] if reasoning else start
-        last = bool(content and fields.names and text.find(fields.names[0], after, content[0]) >= 0)
+        last = content is not None and _stands_before(text, fields.names, after, content, end)
         if content is not None and not last:
             after = content[1]
         called = self._called(text, after, content[0] if content and last else end, fields)
@@ -308,6 +308,11 @@ class BodyParser:
         if not called and not left.strip():
             return end
         return position
+
+
+def _stands_before(text: str, names: list[str], start: int, content: tuple[int, int], end: int) -> bool:
+    """Whether the calls stand before the content: their first name does, and does not stand after it."""
+    return bool(names) and text.find(names[0], start, content[0]) >= 0 and text.find(names[0], content[1], end) < 0
 
 
 def _first_form(text: str, forms: Iterable[str], position: int, end: int) -> tuple[int, int] | None:

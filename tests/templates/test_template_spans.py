@@ -390,3 +390,12 @@ def test_arguments_of_one_conversation_change_its_template():
     assert row.text.endswith("<think>\n\n</think>\n\n")
     assert spans(row)[-1] == ("prefill", -1, "<think>\n\n</think>\n\n")
     assert recipe().template.kwargs == {}
+
+
+@pytest.mark.parametrize("name", [GLM, QWEN3, "trl/qwen3_6", "llama-cpp-python/moonshotai-Kimi-K2"])
+def test_a_function_whose_name_also_stands_in_the_template(name):
+    for function in ("think", "assistant", "tool_call", "e"):
+        said = call_message((function, {"thought": "hm"}), content="Let me see.")
+        row = rendered(name, chat(("user", "u"), said, {"role": "tool", "content": "r"}, ("assistant", "d")))
+        kinds = [kind for kind, owner, text in spans(row) if owner == 1 and kind in ("content", "tool_call")]
+        assert kinds == ["content", "tool_call"]
