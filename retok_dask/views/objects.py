@@ -76,13 +76,15 @@ def validation_summary(data: Data) -> Summary:
     order = {"FAILED": 0, "WARNING": 1, "SKIPPED": 2, "PASSED": 3}
     rows = sorted(((_check_word(check), *_check_cells(check)) for check in checks), key=lambda row: order[row[0]])
     failed = [row[1] for row in rows if row[0] == "FAILED"]
-    lines = [f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed[:12])}"] if failed else []
+    lines = [f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed[:12])}"]
+    if not failed:
+        lines = [f"{len(rows)} checks, none failed"]
     rest = {name: value for name, value in data.items() if name not in {"checks", "passed"}}
     summary = describe("Validation", rest)
     summary.verdict = _VERDICT[bool(data.get("passed"))]
     warned = [row[1] for row in rows if row[0] == "WARNING"]
     lines += [f"look at: {', '.join(warned[:12])}"] if warned else []
-    summary.lines = lines or [f"{len(rows)} checks, none failed"]
+    summary.lines = lines
     summary.tables.insert(0, table("Checks", ["verdict", "check", "finding", "numbers"], rows, limit=80))
     return summary
 
