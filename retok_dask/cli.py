@@ -222,7 +222,7 @@ def compare(
 def remask(
     output: Output,
     policy: Annotated[str, typer.Option(help="A preset, or kinds separated by commas.")],
-    to: Annotated[str | None, typer.Option(help="A new folder; default is in place.")] = None,
+    to: Annotated[str | None, typer.Option(help="The new folder; default is OUT-POLICY beside the run.")] = None,
     json: Json = False,
 ) -> None:
     """Write another mask from the segments, without encoding."""
