@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import orjson
 import typer
@@ -19,6 +19,7 @@ from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
 
 app = typer.Typer(
     name="retok",
@@ -190,7 +191,12 @@ def encode(
     from retok_dask.single import encode_stream
 
     rejected = encode_stream(
-        sys.stdin.buffer, sys.stdout.buffer, tokenizer=tokenizer, template=template, mask=mask, mode=mode
+        cast("BufferedReader", sys.stdin.buffer),
+        sys.stdout.buffer,
+        tokenizer=tokenizer,
+        template=template,
+        mask=mask,
+        mode=mode,
     )
     raise typer.Exit(1 if rejected else 0)
 
