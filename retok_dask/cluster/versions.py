@@ -63,7 +63,7 @@ def compare_versions(client: Client) -> Versions:
     differences: dict[str, dict[str, list[str]]] = {}
     for address, found in there.items():
         if not isinstance(found, dict):
-            differences.setdefault("retok-dask", {}).setdefault("cannot be imported", []).append(address)
+            differences.setdefault("retok-dask", {}).setdefault(f"fails: {found!r:.200} ", []).append(address)
             continue
         for name in MATTER:
             if found.get(name) != here.get(name):

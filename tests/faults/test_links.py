@@ -84,10 +84,10 @@ def namespace():
 def test_a_host_whose_link_is_cut(paused, undisturbed, importable, namespace):
     name, cut = namespace
     recipe = paused(12)
-    settings = {"distributed.scheduler.worker-ttl": "6s", "distributed.comm.timeouts.tcp": "8s"}
+    settings = {"distributed.scheduler.worker-ttl": "6s", "distributed.comm.timeouts.tcp": "12s"}
     workers: list[subprocess.Popen] = []
     with dask.config.set(settings):
-        spec = {"cls": Scheduler, "options": {"host": "10.231.77.1", "dashboard": False}}
+        spec = {"cls": Scheduler, "options": {"host": "10.231.77.1", "dashboard": False, "dashboard_address": ":0"}}
         local = {0: {"cls": Nanny, "options": {"nthreads": 1, "host": "10.231.77.1"}}}
         with (
             SpecCluster(workers=local, scheduler=spec, silence_logs=50) as cluster,
