@@ -11,7 +11,7 @@ STAGES = ("read", "parse", "render", "encode", "mask", "write")
 
 
 def main(size: int = 32_000_000, repeats: int = 3) -> None:
-    """Seconds a stage as the pipeline itself counts them, per KB of JSON lines."""
+    """CPU time a stage where the pipeline itself takes its times, per KB of JSON lines."""
     cases = {}
     for kind in ("chat", "agent", "completion"):
         source = str(write(CACHE / "bench" / f"{kind}-{size}.jsonl", kind, size))
@@ -35,7 +35,7 @@ def main(size: int = 32_000_000, repeats: int = 3) -> None:
         table.append([kind, *per_kb.values(), whole * 1e6 / size_kb, found[kind]["mb_per_second"]])
         table[-1].append(found[kind]["tokens_per_second"] / 1e6)
     show(
-        "Stages, wall time in µs per KB of JSON lines",
+        "Stages, CPU time in µs per KB of JSON lines",
         ["input", *STAGES, "CPU in all", "MB/s", "M tokens/s"],
         table,
         "read includes parsing the JSON text; parse is the layout: record to conversation",
