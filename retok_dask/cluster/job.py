@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from distributed.metrics import context_meter
 
+from retok_dask.cluster.duplicates import drops_duplicates, duplicates_of
 from retok_dask.cluster.isolation import SetAside
 from retok_dask.completions import read_records
 from retok_dask.datasets import OutputFolder, Receipt, UnitWriter
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from retok_dask.cluster.worker import Teller
     from retok_dask.completions import Unit
+    from retok_dask.kernel.pending import Mark
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class OpenEncodeJob:
         if receipt is None:
             attempt = str(order["attempt"])
             with UnitWriter(folder, unit, self.keep, attempt, fingerprint=self.fingerprint) as writer:
-                for batch in self.kernel(unit.dataset).process(self._records(unit, order, tell)):
+                for batch in self.kernel(unit.dataset).process(
+                    self._records(unit, order, tell), self._duplicates(folder, unit)
+                ):
                     tell.batch(batch.stats)
                     with context_meter.meter("write"):
                         writer.write(batch)
@@ -125,7 +129,8 @@ class OpenEncodeJob:
     def probe(self, unit: Unit, order: dict[str, Any], tell: Teller) -> dict[str, Any]:
         """The same work without a trace in the output."""
         total = UnitStats()
-        for batch in self.kernel(unit.dataset).process(self._records(unit, order, tell)):
+        duplicates = self._duplicates(OutputFolder(self.recipe.output, self.recipe.storage), unit)
+        for batch in self.kernel(unit.dataset).process(self._records(unit, order, tell), duplicates):
             tell.batch(batch.stats)
             total += batch.stats
         return small(total)
@@ -134,6 +139,12 @@ class OpenEncodeJob:
         """How many records the unit holds."""
         records = tell.watch(read_records(unit, self._datasets[unit.dataset], self.recipe))
         return {"records": sum(1 for _ in records)}
+
+    def _duplicates(self, folder: OutputFolder, unit: Unit) -> frozenset[Mark]:
+        """Items of the unit whose content came before; see :mod:`retok_dask.cluster.duplicates`."""
+        if not drops_duplicates(self._datasets[unit.dataset]):
+            return frozenset()
+        return duplicates_of(folder, unit.base_id)
 
     def _records(self, unit: Unit, order: dict[str, Any], tell: Teller) -> Iterator[Record | Reject]:
         """The unit's records; those that earlier trials found to be deadly come as rejects."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.cluster.connect import connect
 from retok_dask.cluster.driver import Driver
+from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.cluster.events import EventLog, read_events
 from retok_dask.cluster.fleet import Outcome
 from retok_dask.cluster.isolation import SetAside
@@ -270,6 +271,9 @@ class _Session:
         )
         self._dashboard = proxied(found.dashboard_link or "")
         self.log.add("cluster", scheduler=found.scheduler.address, workers=self._workers, dashboard=self._dashboard)
+        duplicates = mark_duplicates(found, prepared.recipe, prepared.listing.units, self.folder, self._tick)
+        if duplicates is not None:
+            self.log.add("duplicates", items=duplicates)
         self._driver = Driver(
             found,
             job,

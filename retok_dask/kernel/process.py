@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +13,14 @@ from retok_dask.completions import item_filter, layout_for, record_filter
 from retok_dask.kernel.canaries import BYTE_PIECE, UNKNOWN, token_classes
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
+from retok_dask.kernel.pending import MEMORY, InMemory, Mark, Origin, Pending
 from retok_dask.kernel.recover import Recoverer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
-from retok_dask.kernel.stats import UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import SOURCE_TOKENS_COLUMN, kept_columns, sample_id
 from retok_dask.types import (
-    Filtered,
     FilterReason,
     Record,
     RecordFiltered,
@@ -34,21 +31,18 @@ from retok_dask.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from retok_dask.kernel.items import Row
     from retok_dask.kernel.source import Source
+    from retok_dask.kernel.stats import UnitStats
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
     from retok_dask.types import Encoded, Item
-
-
-MEMORY = "memory"
-"""What stands for the file of items that come from none."""
 
 
 @dataclass(slots=True)
@@ -64,34 +58,6 @@ class Batch:
     samples: pa.RecordBatch
     rejects: pa.RecordBatch
     stats: UnitStats
-
-
-@dataclass(slots=True)
-class _InMemory(Record):
-    """Stands for a record where there is an item already."""
-
-    item: Item | None = None
-
-
-@dataclass(slots=True)
-class _Source:
-    """A record on its way: what became of it so far."""
-
-    record: Record
-    written: int = 0
-    left_out: Reject | Filtered | None = None
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Rows that wait for one encode, and what was left out before it."""
-
-    rows: list[Row] = field(default_factory=list)
-    sources: list[_Source] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
-    left_out: list[Reject | Filtered] = field(default_factory=list)
-    stats: UnitStats = field(default_factory=UnitStats)
-    size: int = 0
 
 
 class Kernel:
@@ -141,19 +107,24 @@ class Kernel:
         """What becomes of each control token of the source tokenizer; empty where ids are not re-encoded."""
         return [] if self._retokenizer is None else self._retokenizer.table.to_dict()
 
-    def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
+    def process(self, records: Iterable[Record | Reject], duplicates: Collection[Mark] = ()) -> Iterator[Batch]:
         """Yield a batch for about every ``batch_bytes`` of text.
+
+        Args:
+            records: the records, in order.
+            duplicates: items that are left out because their content came
+                before: file, byte offset (or row), number within the record.
 
         Where the recipe shuffles documents, the records are those of one unit:
         its counts come batch by batch, its rows at the end.
         """
         if self.dataset.mode == "text" and self.recipe.documents.shuffle:
-            yield from shuffled(self._process(records), self.dataset.seed)
+            yield from shuffled(self._process(records, duplicates), self.dataset.seed)
         else:
-            yield from self._process(records)
+            yield from self._process(records, duplicates)
 
-    def _process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
-        pending = _Pending()
+    def _process(self, records: Iterable[Record | Reject], duplicates: Collection[Mark]) -> Iterator[Batch]:
+        pending = Pending(duplicates)
         source = iter(records)
         while True:
             started = perf_counter()
@@ -164,15 +135,15 @@ class Kernel:
             self._add(pending, record)
             if pending.size >= self.recipe.units.batch_bytes:
                 yield self._finish(pending)
-                pending = _Pending()
+                pending = Pending(duplicates)
         if pending.stats.records_in:
             yield self._finish(pending)
 
     def process_items(self, items: Iterable[Item]) -> Iterator[Batch]:
         """The same for conversations, documents or rows of ids that are no records of a file."""
-        return self.process(_InMemory(MEMORY, number, -1, None, None, item=item) for number, item in enumerate(items))
+        return self.process(InMemory(MEMORY, number, -1, None, None, item=item) for number, item in enumerate(items))
 
-    def _add(self, pending: _Pending, record: Record | Reject) -> None:
+    def _add(self, pending: Pending, record: Record | Reject) -> None:
         pending.stats.records_in += 1
         if isinstance(record, Reject):
             pending.left_out.append(record)
@@ -180,63 +151,46 @@ class Kernel:
             return
         started = perf_counter()
         pending.stats.counts.update(record.counts or {})
-        source = _Source(record)
+        origin = Origin(record)
+        pending.origins.append(origin)
         items: list[Item] = []
-        try:
-            if isinstance(record, _InMemory) and record.item is not None:
-                items = [record.item]
-            else:
-                self._check_record(record)
-                items = self._layout(record)
-        except RecordRejected as problem:
-            source.left_out = self._reject(record, problem)
-        except RecordFiltered as reason:
-            source.left_out = _filtered(record, reason)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001  whatever one record does, it costs one record
-            source.left_out = self._reject(record, _unexpected(error))
+        with origin:
+            items = self._items(record)
         parsed = perf_counter()
         pending.stats.seconds["parse"] += parsed - started
-        pending.sources.append(source)
-        if not items and source.left_out is None:
-            source.left_out = self._reject(record, RecordRejected(RejectReason.empty_conversation, "holds nothing"))
         for number, item in enumerate(items):
-            self._add_item(pending, source, number, item)
+            with origin:
+                self._add_item(pending, origin, number, item)
         pending.stats.seconds["render"] += perf_counter() - parsed
 
-    def _add_item(self, pending: _Pending, source: _Source, number: int, item: Item) -> None:
+    def _items(self, record: Record) -> list[Item]:
+        if isinstance(record, InMemory) and record.item is not None:
+            return [record.item]
+        self._check_record(record)
+        items = self._layout(record)
+        if not items:
+            raise RecordRejected(RejectReason.empty_conversation, "holds nothing")
+        return items
+
+    def _add_item(self, pending: Pending, origin: Origin, number: int, item: Item) -> None:
+        if self._recover is not None and isinstance(item, TokenRow):
+            item = self._recover(item)
+        self._check_item(item)
+        pending.check_duplicate(origin.mark(number))
         counts = pending.stats.counts
-        try:
-            if self._recover is not None and isinstance(item, TokenRow):
-                item = self._recover(item)
-            self._check_item(item)
-            rows = self._rows_of(item)
-        except RecordRejected as problem:
-            source.left_out = source.left_out or self._reject(source.record, problem)
-            return
-        except RecordFiltered as reason:
-            source.left_out = source.left_out or _filtered(source.record, reason)
-            return
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001  whatever one record does, it costs one record
-            source.left_out = source.left_out or self._reject(source.record, _unexpected(error))
-            return
-        for row in rows:
+        for row in self._rows_of(item):
             conflict = self.policy.conflict(row.rendered.flags)
             if conflict:
-                refused = RecordRejected(RejectReason.flag_conflict, conflict)
-                source.left_out = source.left_out or self._reject(source.record, refused)
+                origin.leave_out(RecordRejected(RejectReason.flag_conflict, conflict))
                 continue
             row.item = number
             pending.rows.append(row)
-            pending.owners.append(len(pending.sources) - 1)
+            pending.owners.append(len(pending.origins) - 1)
             pending.size += row.size
             counts.update(row.rendered.counts)
         counts.update(item.counts)
 
-    def _finish(self, pending: _Pending) -> Batch:
+    def _finish(self, pending: Pending) -> Batch:
         """Encode, mask, cut and filter the pending rows; count; build the Arrow batches."""
         stats = pending.stats
         started = perf_counter()
@@ -247,14 +201,17 @@ class Kernel:
         for row, why in encoded.failed.items():
             # the encoder names its reason in front, see Encoded.failed
             reason, _, detail = why.partition(": ")
-            self._leave_out(pending, row, RejectReason(reason), detail)
+            pending.origin(row).leave_out(RecordRejected(RejectReason(reason), detail))
         pieces, chunked = self._pieces(pending, encoded)
         encoded = encoded if is_whole(encoded, pieces) else take_pieces(encoded, pieces)
         mask = self._mask(pending, pieces, encoded)
         pieces, encoded, mask = self._filter_rows(pending, pieces, encoded, mask)
         samples = self._sample_batch(pending, pieces, encoded, mask, chunked)
         stats.seconds["mask"] += perf_counter() - encoded_at
-        self._account(pending, pieces)
+        for piece in pieces:
+            pending.origin(piece.row).written += 1
+        stats.text_bytes += sum(_text_bytes(row.rendered.text) for row in pending.rows)
+        pending.account()
         return Batch(samples, reject_batch(pending.left_out), stats)
 
     def _encode(self, rows: list[Row], stats: UnitStats) -> Encoded:
@@ -268,7 +225,7 @@ class Kernel:
             row.length = length
         return encoded
 
-    def _pieces(self, pending: _Pending, encoded: Encoded) -> tuple[list[Piece], bool]:
+    def _pieces(self, pending: Pending, encoded: Encoded) -> tuple[list[Piece], bool]:
         """Which tokens of which rows are written, by the truncation and chunking that the recipe asks for."""
         size = self.recipe.documents.chunk_tokens if self.dataset.mode == "text" else None
         overlap = self.recipe.documents.overlap_tokens
@@ -281,14 +238,14 @@ class Kernel:
                 continue
             start, end = cut_of(encoded, row, length, self.recipe)
             if end <= start < length:
-                self._leave_out_filtered(
-                    pending, row, FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}"
+                pending.origin(row).leave_out(
+                    RecordFiltered(FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}")
                 )
                 continue
             pieces.append(Piece(row, start, end))
         return pieces, size is not None
 
-    def _mask(self, pending: _Pending, pieces: list[Piece], encoded: Encoded) -> npt.NDArray[np.bool_]:
+    def _mask(self, pending: Pending, pieces: list[Piece], encoded: Encoded) -> npt.NDArray[np.bool_]:
         rows = [pending.rows[piece.row] for piece in pieces]
         mask = self.policy.apply(
             encoded.seg_splits,
@@ -306,7 +263,7 @@ class Kernel:
         return mask
 
     def _filter_rows(
-        self, pending: _Pending, pieces: list[Piece], encoded: Encoded, mask: npt.NDArray[np.bool_]
+        self, pending: Pending, pieces: list[Piece], encoded: Encoded, mask: npt.NDArray[np.bool_]
     ) -> tuple[list[Piece], Encoded, npt.NDArray[np.bool_]]:
         """Leave out rows that the filters refuse, each counted with its reason."""
         trained = np.zeros(len(mask) + 1, np.int64)
@@ -320,7 +277,7 @@ class Kernel:
             if refused is None:
                 stay.append(number)
             else:
-                self._leave_out_filtered(pending, piece.row, *refused)
+                pending.origin(piece.row).leave_out(RecordFiltered(*refused))
         if len(stay) == len(pieces):
             return pieces, encoded, mask
         chosen = [Piece(n, 0, int(encoded.row_splits[n + 1] - encoded.row_splits[n])) for n in stay]
@@ -330,7 +287,7 @@ class Kernel:
 
     def _sample_batch(
         self,
-        pending: _Pending,
+        pending: Pending,
         pieces: list[Piece],
         encoded: Encoded,
         mask: npt.NDArray[np.bool_],
@@ -338,7 +295,7 @@ class Kernel:
     ) -> pa.RecordBatch:
         stats = pending.stats
         rows = [pending.rows[piece.row] for piece in pieces]
-        sources = [pending.sources[pending.owners[piece.row]] for piece in pieces]
+        origins = [pending.origin(piece.row) for piece in pieces]
         truncated = [
             not chunked and piece.end - piece.start < row.length for row, piece in zip(rows, pieces, strict=True)
         ]
@@ -360,56 +317,24 @@ class Kernel:
             encoded,
             mask,
             loss,
-            sample_ids=self._sample_ids(rows, sources, pieces, chunked),
+            sample_ids=self._sample_ids(rows, origins, pieces, chunked),
             truncated=truncated,
-            files=[source.record.file for source in sources],
-            rows=[source.record.row for source in sources],
+            files=[origin.record.file for origin in origins],
+            rows=[origin.record.row for origin in origins],
             flags=[_flags_text(row.rendered.flags) for row in rows],
             kept=[row.kept for row in rows],
             keep=self._keep,
         )
 
-    def _sample_ids(self, rows: list[Row], sources: list[_Source], pieces: list[Piece], chunked: bool) -> list[str]:
+    def _sample_ids(self, rows: list[Row], origins: list[Origin], pieces: list[Piece], chunked: bool) -> list[str]:
         names = []
         chunk = -1
-        for number, (row, source) in enumerate(zip(rows, sources, strict=True)):
+        for number, (row, origin) in enumerate(zip(rows, origins, strict=True)):
             same_row = number > 0 and pieces[number].row == pieces[number - 1].row
             chunk = (chunk + 1 if same_row else 0) if chunked else -1
-            record = source.record
-            position = record.offset if record.offset >= 0 else record.row
-            names.append(sample_id(self.dataset.name, record.file, position, row.item, row.rendered.turn, chunk))
+            file, position, item = origin.mark(row.item)
+            names.append(sample_id(self.dataset.name, file, position, item, row.rendered.turn, chunk))
         return names
-
-    def _account(self, pending: _Pending, pieces: list[Piece]) -> None:
-        """Decide each record's one fate: written, rejected or filtered."""
-        stats = pending.stats
-        for piece in pieces:
-            pending.sources[pending.owners[piece.row]].written += 1
-        for row in pending.rows:
-            text = row.rendered.text
-            stats.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        for source in pending.sources:
-            if source.written:
-                stats.records_out += 1
-            else:
-                assert source.left_out is not None, source.record
-                pending.left_out.append(source.left_out)
-        for item in pending.left_out:
-            counter = stats.rejected if isinstance(item, Reject) else stats.filtered
-            counter[str(item.reason)] += 1
-
-    def _reject(self, record: Record, problem: RecordRejected) -> Reject:
-        value = record.item if isinstance(record, _InMemory) else record.value
-        raw = record.raw if record.raw is not None else _raw_of(value)
-        return Reject(record.file, record.row, record.offset, problem.reason, problem.detail, raw)
-
-    def _leave_out(self, pending: _Pending, row: int, reason: RejectReason, detail: str) -> None:
-        source = pending.sources[pending.owners[row]]
-        source.left_out = source.left_out or self._reject(source.record, RecordRejected(reason, detail))
-
-    def _leave_out_filtered(self, pending: _Pending, row: int, reason: FilterReason, detail: str) -> None:
-        source = pending.sources[pending.owners[row]]
-        source.left_out = source.left_out or _filtered(source.record, RecordFiltered(reason, detail))
 
 
 def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow], Item] | None:
@@ -428,26 +353,9 @@ def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow
     return recover
 
 
-def _filtered(record: Record, why: RecordFiltered) -> Filtered:
-    return Filtered(record.file, record.row, record.offset, why.reason, why.detail)
-
-
-def _unexpected(error: Exception) -> RecordRejected:
-    """A fault nobody foresaw, with the line that raised it, so that it can be mended."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(last.filename).name}:{last.lineno}"
-    return RecordRejected(RejectReason.unexpected_error, f"{type(error).__name__} at {where}: {error}")
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:
     return orjson.dumps(flags).decode() if any(flag is not None for flag in flags) else None
-
-
-def _raw_of(value: Any) -> bytes | None:
-    """The bytes of a record that came from a format without lines, as JSON."""
-    if value is None:
-        return None
-    try:
-        return orjson.dumps(value, default=str)
-    except TypeError:
-        return repr(value).encode("utf-8", "replace")

@@ -1,0 +1,168 @@
+"""Exact duplicates, found before the run so that every unit knows its own, whatever the order of work.
+
+One pass reads the records and hashes their content, 16 bytes each; the client
+keeps the first of each in the order of the listing. What a unit must leave out
+lies in the output folder beside the receipts, so a resumed run needs no second
+pass, and the graph stays small.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dask.bag as db
+import numpy as np
+import orjson
+from distributed import as_completed
+
+from retok_dask.completions import Unit, content_key, item_filter, layout_for, read_records, record_filter
+from retok_dask.recipe import Recipe, digest
+from retok_dask.types import Conversation, RecordFiltered, RecordRejected, Reject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distributed import Client
+
+    from retok_dask.datasets import OutputFolder
+    from retok_dask.kernel.pending import Mark
+    from retok_dask.recipe import DatasetSpec
+    from retok_dask.types import Item
+
+FOLDER = "_retok/duplicates"
+INDEX = f"{FOLDER}/index.json"
+KEY_BYTES = 16
+
+
+def drops_duplicates(spec: DatasetSpec) -> bool:
+    """Whether duplicates of a data set are left out: where it says so, and always for prompts."""
+    return spec.filters.duplicates == "drop" or spec.mode == "prompts"
+
+
+def mark_duplicates(
+    client: Client, recipe: Recipe, units: Sequence[Unit], folder: OutputFolder, tick: Callable[[], None]
+) -> int | None:
+    """Find the duplicates among all units of a run and leave each unit its list.
+
+    The first item in the order of the listing stays, across data sets. A unit
+    whose keys cannot be read keeps all its items: its own faults are found
+    when it is encoded.
+
+    Args:
+        client: the run's client.
+        recipe: as the run resolved it.
+        units: all units of the run, committed ones too.
+        folder: the run's output.
+        tick: called now and then, to draw and to look for trouble.
+
+    Returns:
+        How many items are duplicates; None if no data set asks.
+    """
+    names = {spec.name for spec in recipe.datasets if drops_duplicates(spec)}
+    chosen = [unit for unit in units if unit.dataset in names]
+    if not chosen:
+        return None
+    listing = digest([unit.id for unit in chosen])
+    known = folder.read_json(INDEX) if folder.exists(INDEX) else None
+    if known is not None and known["listing"] == listing:
+        return int(known["found"])
+    keys = _all_keys(client, recipe, chosen, tick)
+    found = 0
+    for unit, marks in _later_ones(chosen, keys):
+        if marks:
+            folder.write_json(unit_list(unit.id), marks)
+            found += len(marks)
+    folder.write_json(INDEX, {"listing": listing, "found": found})
+    return found
+
+
+def unit_list(unit: str) -> str:
+    """Path of a unit's list of duplicates below the output folder."""
+    return f"{FOLDER}/units/{unit}.json"
+
+
+def duplicates_of(folder: OutputFolder, unit: str) -> frozenset[Mark]:
+    """The items that a unit must leave out."""
+    path = unit_list(unit)
+    if not folder.exists(path):
+        return frozenset()
+    return frozenset((file, position, number) for file, position, number in folder.read_json(path))
+
+
+def unit_keys(unit: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
+    """Task: content key and place of every item of a unit that would be encoded.
+
+    Returns:
+        ``keys``: 16 bytes an item, joined; ``marks``: JSON of their places;
+        ``failed``: why the unit could not be read, if so.
+    """
+    loaded = Recipe.from_dict(recipe)
+    made = Unit.from_dict(unit)
+    spec = next(spec for spec in loaded.datasets if spec.name == made.dataset)
+    keys: list[bytes] = []
+    marks: list[Mark] = []
+    try:
+        _collect(made, spec, loaded, keys, marks)
+    except Exception as error:  # noqa: BLE001  the unit's faults are judged when it is encoded
+        return {"keys": b"", "marks": b"[]", "failed": f"{type(error).__name__}: {error}"}
+    return {"keys": b"".join(keys), "marks": orjson.dumps(marks), "failed": ""}
+
+
+def _collect(unit: Unit, spec: DatasetSpec, recipe: Recipe, keys: list[bytes], marks: list[Mark]) -> None:
+    layout, check_record, check_item = layout_for(spec), record_filter(spec), item_filter(spec)
+    for record in read_records(unit, spec, recipe):
+        if isinstance(record, Reject):
+            continue
+        try:
+            check_record(record)
+            items = layout(record)
+        except (RecordRejected, RecordFiltered):
+            continue
+        for number, item in enumerate(items):
+            try:
+                check_item(item)
+            except RecordFiltered:
+                continue
+            keys.append(content_key(_compared(item, spec)))
+            marks.append((record.file, record.offset if record.offset >= 0 else record.row, number))
+
+
+def _compared(item: Item, spec: DatasetSpec) -> Item:
+    """What of an item is compared: of a prompt, what is before the answer."""
+    if spec.mode != "prompts" or not isinstance(item, Conversation):
+        return item
+    users = [number for number, message in enumerate(item.messages) if message.get("role") == "user"]
+    return Conversation(item.messages[: users[-1] + 1] if users else item.messages, item.tools)
+
+
+def _all_keys(
+    client: Client, recipe: Recipe, units: Sequence[Unit], tick: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    data = recipe.model_dump(mode="json", exclude_unset=True)
+    bag = db.from_sequence([unit.to_dict() for unit in units], npartitions=len(units)).map(unit_keys, recipe=data)
+    futures = client.compute(bag.to_delayed())
+    owner = {future.key: unit.id for future, unit in zip(futures, units, strict=True)}
+    answers: dict[str, dict[str, Any]] = {}
+    for future in as_completed(futures, loop=client.loop):
+        answers[owner[future.key]] = (
+            future.result()[0] if future.status == "finished" else {"keys": b"", "marks": b"[]"}
+        )
+        future.release()
+        tick()
+    return answers
+
+
+def _later_ones(units: Sequence[Unit], answers: dict[str, dict[str, Any]]) -> list[tuple[Unit, list[Any]]]:
+    """Each unit with the marks of its items whose content came before."""
+    counts = [len(answers[unit.id]["keys"]) // KEY_BYTES for unit in units]
+    keys = np.frombuffer(b"".join(answers[unit.id]["keys"] for unit in units), np.dtype((np.void, KEY_BYTES)))
+    later = np.ones(len(keys), np.bool_)
+    if len(keys):
+        later[np.unique(keys, return_index=True)[1]] = False
+    ends = np.cumsum(counts)
+    found = []
+    for unit, end, count in zip(units, ends.tolist(), counts, strict=True):
+        marks = orjson.loads(answers[unit.id]["marks"])
+        mine = later[end - count : end]
+        found.append((unit, [marks[place] for place in np.flatnonzero(mine).tolist()]))
+    return found

@@ -1,0 +1,71 @@
+"""Exact duplicates across data sets: the first in the listing stays, whoever works on what when."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from distributed import Client, LocalCluster
+
+from retok_dask.checks import validate
+from retok_dask.cluster import run
+from retok_dask.datasets import OutputFolder, open_dataset, read_manifest, rejects
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def line(number: int, **more) -> str:
+    messages = [{"role": "user", "content": f"what is {number}"}, {"role": "assistant", "content": f"it is {number}"}]
+    return json.dumps({"messages": messages} | more) + "\n"
+
+
+@pytest.mark.parametrize("unit_bytes", [200, 100_000])
+def test_the_first_stays_for_any_partitioning(make_recipe, client, tmp_path, unit_bytes):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text("".join(line(n % 20, id=f"a{n}") for n in range(30)) + '{"mess\n')
+    (tmp_path / "in/b.jsonl").write_text("".join(line(n, id=f"b{n}") for n in range(10, 40)))
+    drop = {"filters": {"duplicates": "drop"}, "keep": ["id"]}
+    recipe = make_recipe(
+        datasets=[
+            {"name": "a", "input": str(tmp_path / "in/a.jsonl")} | drop,
+            {"name": "b", "input": str(tmp_path / "in/b.jsonl")} | drop,
+            {"name": "c", "input": str(tmp_path / "in/b.jsonl"), "keep": ["id"]},
+        ],
+        units={"bytes": unit_bytes},
+        max_reject_share=0.5,
+    )
+    result = run(recipe, client=client, progress="none")
+    assert result.exit_code == 0, result.to_text()
+    found = open_dataset(recipe.output)
+    names = {name: [row["id"] for row in found.filter([name])] for name in "abc"}
+    assert sorted(names["a"]) == sorted(f"a{n}" for n in range(20))
+    assert sorted(names["b"]) == sorted(f"b{n}" for n in range(20, 40))
+    assert len(names["c"]) == 30
+    assert result.stats.filtered == {"duplicate": 20}
+    assert result.stats.balanced
+    left_out = rejects(recipe.output)
+    assert left_out.counts["a", "filtered", "duplicate"] == 10
+    assert validate(recipe.output, full=True).passed
+    digest = read_manifest(OutputFolder(recipe.output)).content_digest
+    again = run(recipe, client=client, restart=True, progress="none")
+    assert again.content_digest == digest
+
+
+def test_prompts_are_there_once(make_recipe, client, tmp_path):
+    (tmp_path / "in").mkdir()
+    rows = [line(n % 5).replace("it is", f"answer {n}:") for n in range(20)]
+    (tmp_path / "in/a.jsonl").write_text("".join(rows))
+    recipe = make_recipe(datasets=[{"input": str(tmp_path / "in/a.jsonl"), "mode": "prompts"}], units={"bytes": 300})
+    result = run(recipe, client=client, progress="none")
+    data = open_dataset(recipe.output)
+    assert len(data) == 5
+    assert set(Counter(row["prompt_messages"] for row in data).values()) == {1}
+    assert result.stats.filtered == {"duplicate": 15}
