@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.templates.context import REASONING_FIELDS
 from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.types import Kind, RecordRejected
 
@@ -142,6 +143,7 @@ def _roles(conversation: Conversation) -> str:
 
 def _touched(template: ChatTemplate, conversation: Conversation, rejected: Counter[str]) -> Iterator[tuple[str, str]]:
     """Facts that a conversation meets, each with what of it."""
+    yield from _extra_keys(conversation)
     try:
         row = template.render_whole(conversation)
     except RecordRejected as problem:
@@ -161,6 +163,18 @@ def _touched(template: ChatTemplate, conversation: Conversation, rejected: Count
     if any(number not in stopped for number in assistants):
         yield "assistant message without a stop token", _roles(conversation)
 
+
+def _extra_keys(conversation: Conversation) -> Iterator[tuple[str, str]]:
+    """Keys of messages that no layout or normalizing knows: a template may read them, most do not."""
+    found = {key: message[key] for message in conversation.messages for key in message.keys() - _KNOWN_KEYS}
+    for key in sorted(found)[:EXTRA_KEYS]:
+        yield f"message key {key[:40]!r}", repr(found[key])[:120]
+
+
+EXTRA_KEYS = 8
+"""Further keys of messages that are named for one record."""
+
+_KNOWN_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "id", *REASONING_FIELDS})
 
 _COUNT_FACTS = {"reasoning_dropped": "drops reasoning", "message_not_rendered": "swallows"}
 

@@ -45,7 +45,15 @@ def test_message_keys_are_kept_and_flags_taken_out():
 
 @pytest.mark.parametrize(
     ("extra", "flag"),
-    [({"train": True}, True), ({"weight": 0}, False), ({"loss_weight": 0.5}, True), ({"loss": False}, False)],
+    [
+        ({"train": True}, True),
+        ({"weight": 0}, False),
+        ({"loss_weight": 0.5}, True),
+        ({"loss": False}, False),
+        ({"train": "0"}, False),
+        ({"weight": "1.0"}, True),
+        ({"loss": "False"}, False),
+    ],
 )
 def test_flags_under_any_of_the_usual_names(extra, flag):
     item = item_of({"messages": [Q, A | extra]})

@@ -69,6 +69,15 @@ def test_rejects_are_counted_in_the_audit():
     assert found.roles == {"user assistant": 1, "user user assistant": 1}
 
 
+def test_keys_of_messages_that_nothing_reads_are_listed():
+    """speculators pull 346: reasoning under a name that nobody maps is lost without notice."""
+    said = {"role": "assistant", "content": "a", "chain_of_thought": "hm", "reasoning": "known"}
+    found = audit(public("trl/qwen3"), [chat(("user", "u"), said), PLAIN, chat(("user", "u"), ("user", "v"), said)])
+    row = row_of(found, "message key 'chain_of_thought'")
+    assert (row.count, row.example) == (2, repr("hm"))
+    assert not [row for row in found.rows if row.fact == "message key 'reasoning'"]
+
+
 def test_history_costs():
     costs = history_costs(public("trl/qwen3"), [THINKING, PLAIN])
     assert costs["whole"].reasoning_lost == 50

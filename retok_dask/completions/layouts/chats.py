@@ -183,6 +183,10 @@ def _content(message: dict[str, Any]) -> Any:
     return message.get("text") if content is None else content
 
 
+_FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+"""Flags that a data set's export has turned into text."""
+
+
 def _flag(message: dict[str, Any]) -> bool | None:
     """Whether the data says that a message is trained; the keys that say so are taken out."""
     if _FLAGS.isdisjoint(message):
@@ -190,6 +194,8 @@ def _flag(message: dict[str, Any]) -> bool | None:
     flag: bool | None = None
     for name in FLAG_NAMES:
         value = message.get(name)
+        if isinstance(value, str):
+            value = _FLAG_TEXTS.get(value.strip().lower())
         if isinstance(value, bool | int | float):
             message.pop(name)
             flag = bool(value) if flag is None else flag
