@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster
@@ -33,6 +35,59 @@ def test_remask_equals_a_fresh_run(original, tmp_path, policy):
     found = diff(str(tmp_path / "fresh"), str(tmp_path / "derived"))
     assert found.same_rows
     assert found.asked == []
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "messages"
+
+
+def flagged(source: Path, target: Path) -> None:
+    """A file of conversations again, with flags on messages of every role where it has none of its own."""
+    lines = []
+    for row, line in enumerate(source.read_text(encoding="utf-8").splitlines()):
+        try:
+            record = json.loads(line)
+            messages = record["messages"]
+        except (ValueError, KeyError, TypeError):  # the demo's bad lines
+            continue
+        for number, message in enumerate(messages):
+            if (row + number) % 4 == 1 and not {"weight", "loss_weight"} & message.keys():
+                message["train"] = number % 3 != 0
+        lines.append(json.dumps(record))
+    target.write_text("\n".join(lines) + "\n")
+
+
+OWN_FLAGS = "v1_sft_demo.jsonl"
+"""Real conversations with a `loss_weight` on each message."""
+
+SOURCES = [
+    (name, history) for name in ("demo", "reason_tool_use_demo_50.jsonl") for history in ("whole", "per_turn", "auto")
+]
+
+
+@pytest.mark.parametrize(("source", "history"), [*SOURCES, (OWN_FLAGS, "whole")])
+def test_flags_and_rows_of_one_turn(tmp_path, source, history):
+    """Masked as by a fresh run: flags in the data win over each policy, and a row that trains one turn keeps to it."""
+    recipe = demo_recipe(tmp_path, history=history, max_reject_share=1.0)
+    files = sorted((tmp_path / "in").rglob("*.jsonl")) if source == "demo" else [DATA / source]
+    if not files[0].exists():
+        pytest.skip("the real conversations are not beside this checkout")
+    (tmp_path / "flagged").mkdir()
+    for number, path in enumerate(files):
+        flagged(path, tmp_path / "flagged" / f"{number}.jsonl")
+    recipe = recipe.with_changes(datasets=[{"input": str(tmp_path / "flagged" / "*.jsonl")}])
+    original = read_manifest(run_recipe(recipe))
+    rows = list(open_dataset(recipe.output))
+    assert any(row["message_flags"] for row in rows)
+    assert any("-t" in row["sample_id"] for row in rows) == (history != "whole")
+    for policy in ("final_answer", "all_but_system", ["content", "tool"]):
+        name = "-".join(policy) if isinstance(policy, list) else policy
+        fresh = read_manifest(run_recipe(recipe.with_changes(mask=policy, output=str(tmp_path / f"fresh-{name}"))))
+        derived = remask(recipe.output, policy, str(tmp_path / f"derived-{name}"))
+        assert derived.gone == 0
+        assert derived.manifest.content_digest == fresh.content_digest
+        assert derived.manifest.total.loss_tokens == fresh.total.loss_tokens
+        if source != OWN_FLAGS:  # with a flag on each message, every policy gives the same
+            assert fresh.content_digest != original.content_digest
 
 
 def test_workers_of_a_cluster_do_it_too(original, tmp_path):
