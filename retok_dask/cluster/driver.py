@@ -258,7 +258,8 @@ class Driver:
 
     def _judge_death(self, worker: str, keys: set[Any], died: float) -> None:
         """Find the unit that a worker died of, and decide what is done with each that it had."""
-        aboard = [flight for flight in self._fleet if ident(flight.future.key) in keys or flight.worker == worker]
+        # what it had finished is not to blame, though its answer may not be here yet
+        aboard = [flight for flight in self._fleet if ident(flight.future.key) in keys]
         if not aboard:
             return
         begun = [flight for flight in aboard if flight.worker == worker]
