@@ -18,14 +18,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import dask.bag
 import psutil
 
 from retok_dask.cluster.connect import connect
 from retok_dask.cluster.driver import Driver
 from retok_dask.cluster.events import EventLog
+from retok_dask.cluster.fleet import bag_of
 from retok_dask.cluster.tracker import Tracker
-from retok_dask.cluster.worker import encode_unit
 from retok_dask.completions import FileEntry, Listing, Part, Unit
 from retok_dask.datasets import FileRecord, OutputFolder, Receipt, build_manifest
 from retok_dask.kernel import UnitStats
@@ -87,8 +86,7 @@ def sizes(units: list[Unit]) -> dict[str, float]:
     manifest = build_manifest(receipts, run={"fingerprint": "0" * 64}, recipe="")
     manifest_bytes = len(json.dumps(manifest.to_dict())) / len(receipts)
     orders = [{"run": "scale", "unit": unit.to_dict(), "attempt": n, "suspect": False} for n, unit in enumerate(units)]
-    bag = dask.bag.from_sequence(orders, npartitions=len(orders)).map(encode_unit)
-    graph = len(pickle.dumps(dict(bag.__dask_graph__())))
+    graph = len(pickle.dumps(dict(bag_of("encode", orders).__dask_graph__())))
     return {
         "listing bytes a unit": listing / len(units),
         "receipt bytes": receipt,

@@ -74,6 +74,9 @@ def run(
     extend: Annotated[bool, typer.Option(help="Take input files that are new since the run began.")] = False,
     restart: Annotated[bool, typer.Option(help="Delete what the output folder holds and start anew.")] = False,
     progress: Annotated[str, typer.Option(help="auto, bar, lines or none.")] = "auto",
+    performance_report: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write Dask's performance report to this HTML page; needs bokeh.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a recipe, or go on with it: committed units are not done again."""
@@ -85,6 +88,7 @@ def run(
         extend=extend,
         restart=restart,
         progress="none" if json else progress,
+        performance_report=performance_report,
     )
     emit(result, as_json=json)
     raise typer.Exit(result.exit_code)

@@ -31,6 +31,7 @@ class RunResult:
         seconds: of this session.
         committed_now, committed_before: units of this session and of earlier ones.
         worker_deaths, retries, set_aside: of this session.
+        performance: where Dask's performance report lies, or why there is none; empty if none was asked for.
     """
 
     output: str
@@ -46,6 +47,7 @@ class RunResult:
     worker_deaths: int = 0
     retries: int = 0
     set_aside: int = 0
+    performance: str = ""
 
     @classmethod
     def of_manifest(cls, recipe: Recipe, manifest: Manifest, *, did_nothing: bool = False) -> RunResult:
@@ -116,6 +118,7 @@ class RunResult:
             "retries": self.retries,
             "set_aside": self.set_aside,
             "content_digest": self.content_digest,
+            "performance": self.performance,
             "stats": self.stats.to_dict(),
         }
 
@@ -141,6 +144,7 @@ class RunResult:
             ("worker deaths", self.worker_deaths),
             ("retries", self.retries),
             ("set aside", self.set_aside),
+            ("performance", self.performance),
         ):
             if value:
                 facts.append((name, str(value)))

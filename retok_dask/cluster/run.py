@@ -18,6 +18,7 @@ from retok_dask.cluster.isolation import SetAside
 from retok_dask.cluster.job import EncodeJob, small
 from retok_dask.cluster.links import proxied
 from retok_dask.cluster.models import load_models
+from retok_dask.cluster.performance import keep_performance
 from retok_dask.cluster.progress import Display, display_for
 from retok_dask.cluster.result import RunResult
 from retok_dask.cluster.tracker import COUNTED, Tracker
@@ -64,6 +65,7 @@ def run(
     extend: bool = False,
     restart: bool = False,
     progress: str = "auto",
+    performance_report: str | Path | None = None,
 ) -> RunResult:
     """Run a recipe, or go on with it where it stopped.
 
@@ -78,6 +80,9 @@ def run(
         extend: take input files that are new since the run began.
         restart: delete what the output folder holds, and start anew.
         progress: ``auto``, ``bar``, ``notebook``, ``lines`` or ``none``.
+        performance_report: path or URL of an HTML page for Dask's own performance
+            report of this session. Needs bokeh on the scheduler; without it the
+            run goes on, and the result says why there is none.
 
     Returns:
         What was done; its ``exit_code`` is 0 only if every unit is committed
@@ -101,7 +106,9 @@ def run(
     lock = OutputLock(folder)
     lock.acquire()
     try:
-        return _Session(prepared, folder, lock, display, restart=restart).work(client, scheduler)
+        return _Session(
+            prepared, folder, lock, display, restart=restart, performance=str(performance_report or "")
+        ).work(client, scheduler)
     finally:
         with contextlib.suppress(RetokError, OSError):
             lock.release()
@@ -195,13 +202,22 @@ class _Session:
     """One session of a run: from the lock to the manifest."""
 
     def __init__(
-        self, prepared: Prepared, folder: OutputFolder, lock: OutputLock, display: Display, *, restart: bool
+        self,
+        prepared: Prepared,
+        folder: OutputFolder,
+        lock: OutputLock,
+        display: Display,
+        *,
+        restart: bool,
+        performance: str = "",
     ) -> None:
         self.prepared = prepared
         self.folder = folder
         self.lock = lock
         self.display = display
         self.restart = restart
+        self.performance = performance
+        self._performance_told = ""
         self.tracker = prepared.tracker
         self.log = EventLog(folder)
         self._stop = threading.Event()
@@ -284,7 +300,13 @@ class _Session:
             tick=self._tick,
             known_bad=self._known_bad(),
         )
-        return self._driver.work()
+        with keep_performance(found, self.performance, prepared.recipe.storage, self._tell_performance):
+            return self._driver.work()
+
+    def _tell_performance(self, text: str) -> None:
+        self._performance_told = text
+        self.log.add("performance_report", text=text)
+        self.display.say(text)
 
     def _known_bad(self) -> dict[str, list[SetAside]]:
         """Records that earlier sessions set aside, in units that they did not commit."""
@@ -355,6 +377,7 @@ class _Session:
             worker_deaths=outcome.deaths,
             retries=outcome.retries,
             set_aside=outcome.set_aside,
+            performance=self._performance_told,
         )
 
     def _end(self, how: str, text: str) -> None:
