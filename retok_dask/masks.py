@@ -29,6 +29,9 @@ BODY = frozenset({Kind.reasoning, Kind.content, Kind.tool_call, Kind.scaffold, K
 SAMPLED = frozenset({Kind.reasoning, Kind.content, Kind.tool_call, Kind.stop})
 """Kinds that the model itself writes: what policy ``assistant`` trains."""
 
+_ANSWER = BODY | {Kind.header, Kind.prefill, Kind.trailer}
+"""Kinds by which an assistant message is known."""
+
 _OUTSIDE = frozenset({Kind.system, Kind.tools, Kind.user, Kind.tool, Kind.other})
 
 PRESET_KINDS: dict[str, frozenset[Kind]] = {
@@ -194,7 +197,7 @@ def _apply_flags(
     turns: IntArray | None,
 ) -> None:
     """Let each message's own flag win, in place. A row of one turn keeps to that turn."""
-    wanted = _kind_table(SAMPLED | _OUTSIDE)
+    sampled, outside, answer = map(_kind_table, (SAMPLED, _OUTSIDE, _ANSWER))
     for row, row_flags in enumerate(flags):
         if not any(flag is not None for flag in row_flags):
             continue
@@ -205,4 +208,5 @@ def _apply_flags(
             mine = seg_message[part] == message
             if turns is not None and turns[row] >= 0 and turns[row] != message:
                 continue
+            wanted = sampled if answer[seg_kind[part][mine]].any() else outside
             trained[part] = np.where(mine, wanted[seg_kind[part]] & flag, trained[part])

@@ -202,6 +202,14 @@ class DatasetSpec(Part):
     def _short_tokenizer(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
 
+    @field_validator("tool_output_markers")
+    @classmethod
+    def _some_text(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
+        if value is not None and not all(value):
+            msg = "a marker of tool output is some text, not an empty one"
+            raise ValueError(msg)
+        return value
+
     @field_validator("name")
     @classmethod
     def _plain_name(cls, value: str) -> str:

@@ -11,6 +11,7 @@ import orjson
 
 from retok_dask.errors import RecipeError
 from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.kernel.tooloutput import tool_output
 from retok_dask.schema import LOSSY_COLUMN, PROMPT_COLUMN, SOURCE_TOKENS_COLUMN
 from retok_dask.types import (
     KIND_NAMES,
@@ -88,6 +89,7 @@ def row_maker(
         )
         raise RecipeError(msg)
     documents = DocumentRows(recipe, tokenizer)
+    mark = tool_output(dataset.tool_output_markers) if dataset.tool_output_markers else None
 
     def rows_of(item: Item) -> list[Row]:
         if isinstance(item, Document):
@@ -98,7 +100,8 @@ def row_maker(
         if dataset.mode == "prompts":
             return [_prompt_row(item, template)]
         kept = _kept(item.kept)
-        return [Row(rendered, kept) for rendered in template.render(item)]
+        rows = template.render(item)
+        return [Row(rendered if mark is None else mark(rendered), kept) for rendered in rows]
 
     return rows_of
 
