@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
+import yaml
 from templates_common import chat, load, public, public_texts, trained
+from typer.testing import CliRunner
 
+from retok_dask.cli import app
+from retok_dask.demo import qwen_tokenizer_spec
 from retok_dask.recipe import NormalizeSpec
 from retok_dask.templates import ChatTemplate, audit, history_costs, normalize_conversation, prove
 from retok_dask.types import Conversation, RecordRejected, RejectReason
@@ -211,16 +216,27 @@ def test_messages_that_cannot_be_put_in_order(message, reason):
 
 def test_each_switch_turns_its_change_off():
     off = NormalizeSpec(
-        inline_reasoning=False, reasoning_fields=False, tool_arguments=False, null_content=False, developer_role=False
+        inline_reasoning=False,
+        reasoning_fields=False,
+        tool_arguments=False,
+        null_content=False,
+        developer_role=False,
+        content_parts=False,
+        tool_schemas=False,
     )
-    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    call = {"type": "function", "id": None, "function": {"name": "f", "arguments": "{}"}}
     conversation = chat(
         {"role": "developer", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "u"}]},
         {"role": "assistant", "content": "<think>r</think>a", "thinking": "t", "tool_calls": [call]},
+        tools=[{"type": "function", "function": {"name": "f", "description": None}}],
     )
     done = normalize_conversation(conversation, off)
     assert done.counts == {}
     assert done.messages == conversation.messages
+    assert done.tools == conversation.tools
+    on = normalize_conversation(conversation, NORMAL)
+    assert on.counts.keys() >= {"developer_as_system", "content_parts_joined", "tool_nulls_dropped", "arguments_parsed"}
 
 
 def test_a_developer_where_the_template_knows_none():
@@ -230,3 +246,54 @@ def test_a_developer_where_the_template_knows_none():
     own = public("trl/gptoss").render(chat(("developer", "D"), ("user", "u"), ("assistant", "a")))[0]
     assert "developer_as_system" not in own.counts
     assert trained(own)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """What the command is given: a recipe with a real tokenizer and template, and a file of conversations."""
+    folder = tmp_path_factory.mktemp("audit")
+    recipe = {"tokenizer": qwen_tokenizer_spec(), "template": {"text": public_texts()["trl/qwen3"]}}
+    recipe |= {"engine": "reference", "output": "-", "datasets": [{"input": "-"}]}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
+    talks = [THINKING, PLAIN, chat(("user", "what does <|im_end|> do?"), ("assistant", "It ends a turn."))]
+    (folder / "in.jsonl").write_text("".join(json.dumps({"messages": talk.messages}) + "\n" for talk in talks))
+    return folder
+
+
+def audited(folder, *more):
+    done = CliRunner().invoke(app, ["audit", str(folder / "in.jsonl"), "-t", str(folder / "recipe.yaml"), *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_tells_each_fact_with_its_share_of_the_data(asked):
+    found = json.loads(audited(asked, "--json"))
+    assert found["records"] == 3
+    rows = {row["fact"]: row for row in found["rows"]}
+    named = {
+        "generation tags",
+        "prefix-stable",
+        "drops reasoning",
+        "date",
+        "header",
+        "prefill",
+        "stop",
+        "tools",
+        "scaffold",
+    }
+    assert rows.keys() >= named | {"refuses", "swallows"}
+    assert (rows["drops reasoning"]["count"], rows["drops reasoning"]["share"]) == (1, pytest.approx(1 / 3))
+    assert rows["control_tokens_in_user"]["count"] == 1
+    assert rows["scaffold"]["example"]
+    assert found["history"]["per_turn"]["rows"] == 4
+
+
+def test_the_command_in_the_terminal_and_as_a_page(asked, tmp_path):
+    text = audited(asked)
+    assert "drops reasoning" in text
+    assert "1 of 3, 33.3%" in text
+    audited(asked, "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "drops reasoning" in page
+    assert "&lt;|im_end|&gt;" in page
+    assert "<|im_end|>" not in page
