@@ -229,7 +229,7 @@ def _marked_processes() -> Iterator[None]:
     mark = uuid.uuid4().hex
     before = dict(os.environ)
     os.environ[_MARK] = mark
-    os.environ.setdefault(_PROGRESS, "plain")
+    os.environ.setdefault(_PROGRESS, "lines")
     try:
         yield
     finally:

@@ -67,6 +67,7 @@ def test_values_of_another_type_are_refused(name: str, value: Any) -> None:
 
 
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
+    """A misspelt parameter: https://github.com/nteract/papermill/issues/245"""
     path = write(tmp_path / "n.ipynb", "1")
     with pytest.raises(RecipeError, match=r"no parameter 'ful'\. Did you mean 'full'"):
         run_notebook(path, tmp_path / "out", {"ful": True})
@@ -74,6 +75,7 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_notebook_needs_exactly_one_parameters_cell(tmp_path: Path) -> None:
+    """Parameters that nothing takes: https://github.com/nteract/papermill/issues/245"""
     path = write(tmp_path / "n.ipynb", "1", parameters=None)
     with pytest.raises(RecipeError, match="has 0 cells tagged 'parameters' and needs exactly one"):
         run_notebook(path, tmp_path, {"inptu_path": "s3://x"})
@@ -133,6 +135,7 @@ def test_a_cell_that_fails_gives_a_failed_report(tmp_path: Path) -> None:
 
 
 def test_a_killed_kernel_ends_soon_and_leaves_nobody(tmp_path: Path) -> None:
+    """Neither a hang nor a success: https://github.com/nteract/papermill/issues/125"""
     start = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
@@ -175,3 +178,39 @@ def test_an_old_report_is_not_mistaken_for_the_new_one(tmp_path: Path) -> None:
     assert second.html == first.html
     assert not second.passed
     assert "from-the-first" not in Path(second.html).read_text()
+
+
+STREAM = """
+import dataclasses
+from retok_dask.cluster import progress
+from retok_dask.cluster.tracker import Tracker
+
+clock = [0.0]
+progress.monotonic = lambda: clock[0]
+display = progress.display_for(mode)
+first = Tracker(10_000, 10_000).snapshot()
+for number in range(10_000):
+    clock[0] += 3
+    display.update(dataclasses.replace(first, units_done=number, seconds=clock[0]))
+display.close(dataclasses.replace(first, units_done=10_000, seconds=clock[0]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "notebook"])
+def test_ten_thousand_units_leave_a_small_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Updates are not kept one by one: https://github.com/nteract/papermill/issues/765"""
+    monkeypatch.delenv("RETOK_PROGRESS", raising=False)
+    path = write(tmp_path / "n.ipynb", STREAM, parameters='mode: str = "auto"')
+    run = run_notebook(path, tmp_path / "out", {"mode": mode})
+    assert run.passed, run.reasons
+    assert Path(run.notebook).stat().st_size < 1_000_000
+    outputs = [out for cell in nbformat.read(run.notebook, as_version=4).cells for out in cell.get("outputs", [])]
+    text = "".join(str(out.get("text", "")) for out in outputs)
+    drawn = [out for out in outputs if "10,000/10,000" in str(out.get("data", ""))]
+    if mode == "auto":  # nobody looks on: plain lines
+        assert 20 < text.count("units ") == text.count("\n") <= 200
+        assert "units 10,000/10,000" in text
+        assert not drawn
+    else:  # one output, replaced in place
+        assert len(drawn) == 1
+        assert "units " not in text
