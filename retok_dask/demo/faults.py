@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from retok_dask.demo import open_recipe
 
 if TYPE_CHECKING:
@@ -34,9 +36,27 @@ def faulty_recipe(*, folder: str | Path = "demo-data", output: str | Path, conve
     chat |= {
         "input": str(Path(folder).resolve() / "chat" / "part-01.jsonl"),
         "filters": {"function": f"{__name__}:deadly"},
-        "limit": 8,
+        "limit": 4,
     }
-    # a worker that takes another's place loads the reference engine sooner than the fast one
+    tokenizer = Path(folder).resolve() / "bytes.json"
+    _write_byte_tokenizer(tokenizer)
     return recipe.with_changes(
-        datasets=[chat], output=str(Path(output).resolve()), max_reject_share=0.2, engine="reference"
+        tokenizer={"path": str(tokenizer), "eos_token": "<|im_end|>"},
+        datasets=[chat],
+        output=str(Path(output).resolve()),
+        max_reject_share=0.5,
+        engine="reference",
+        cluster={"workers": 2},
     )
+
+
+def _write_byte_tokenizer(path: Path) -> None:
+    """A tokenizer with a token a byte: each worker that takes a dead one's place loads it in no time."""
+    tokenizer = Tokenizer(
+        models.BPE({sign: index for index, sign in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ("im_start", "im_end"), ("think", "/think", "tool_call", "/tool_call", "tool_response", "/tool_response")
+    tokenizer.add_special_tokens([f"<|{name}|>" for name in names[0]] + [f"<{name}>" for name in names[1]])
+    tokenizer.save(str(path))
