@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
+import dask
 import pytest
+from dask.utils import parse_bytes
+from distributed import Client, LocalCluster
+from distributed.protocol import serialize_bytelist
 from stubjob import RECORDS, StubJob, make_units
 
 from retok_dask.cluster.connect import connect
-from retok_dask.cluster.driver import Driver
+from retok_dask.cluster.driver import WINDOW, Driver
 from retok_dask.cluster.events import EventLog, read_events
+from retok_dask.cluster.fleet import Fleet, bag_of
 from retok_dask.cluster.tracker import Tracker
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.recipe import Recipe
@@ -100,3 +106,51 @@ def test_two_bad_records_in_one_unit(drive):
     outcome, written, _, _ = drive(2, faults)
     assert not outcome.failed
     assert written == {"u000000": [16, 14, 2], "u000001": [16, 15, 1]}
+
+
+def test_one_unit_that_needs_more_memory_than_a_worker_has(drive):
+    """Worker after worker is lost to it, and healthy work with them: https://github.com/dask/distributed/issues/2130"""
+    outcome, written, events, _ = drive(20, {("u000007", 5): "memory"}, workers=4, memory=300 * 2**20)
+    assert len(written) == 20
+    assert sum(records for _, records, _ in written.values()) == 20 * RECORDS - 1
+    deaths = [e for e in events if e["kind"] == "worker_died"]
+    assert outcome.deaths == len(deaths) <= 1 + 4 + 2
+    assert {e["cause"] for e in deaths} == {"memory"}
+    assert all(unit.startswith("u000007") for e in deaths for unit in e["units"])
+    assert all("of 300.00 MiB" in e["why"] and e["advice"] for e in deaths)
+    (aside,) = [e for e in events if e["kind"] == "set_aside"]
+    assert (aside["unit"], aside["record"][0]) == ("u000007", 5)
+    assert "300.00 MiB" in aside["record"][2]
+
+
+def test_the_graph_of_a_hundred_thousand_units_is_small():
+    """Whole data inside the task graph: https://github.com/dask/dask/issues/11562"""
+    orders = [{"run": "stub", "unit": unit.to_dict(), "attempt": 0, "suspect": False} for unit in make_units(100_000)]
+    graph = dict(bag_of("encode", orders).__dask_graph__())
+    assert sum(map(len, serialize_bytelist(graph))) < 40 * 2**20, "some hundred bytes a unit: paths and offsets only"
+    # and the scheduler gets a window of it at a time
+    most = WINDOW[1]
+    assert most <= 4000
+    window = sum(map(len, serialize_bytelist(dict(bag_of("encode", orders[:most]).__dask_graph__()))))
+    assert window < parse_bytes(dask.config.get("distributed.admin.large-graph-warning-threshold")) / 4
+
+
+def tasks_held(dask_scheduler) -> int:
+    return len(dask_scheduler.tasks)
+
+
+def test_a_full_window_is_sent_without_a_warning(recwarn):
+    """No word of a large graph: https://github.com/dask/dask/issues/11562"""
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        fleet = Fleet(client, "stub")
+        fleet.submit("encode", [(unit, []) for unit in make_units(WINDOW[1])])
+        assert len(fleet) == WINDOW[1]
+        end = time.monotonic() + 30
+        while (held := client.run_on_scheduler(tasks_held)) < WINDOW[1] and time.monotonic() < end:
+            time.sleep(0.1)
+        fleet.close()
+    assert WINDOW[1] <= held <= 2 * WINDOW[1], "a task a unit, and its name"
+    assert not [item for item in recwarn if "graph" in str(item.message)]

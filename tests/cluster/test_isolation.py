@@ -61,6 +61,7 @@ def test_a_single_death_by_chance_sets_nothing_aside(records, seed):
 
 
 def test_a_unit_that_cannot_be_saved_is_given_up():
+    """Not for ever: https://github.com/marin-community/marin/issues/2212"""
     isolation = Isolation(make_units(1, 500)[0], "it died")
     assert search(isolation, 500, lambda first, last: True)[0] == "failed"
     assert f"more than {MAX_BAD_RECORDS}" in isolation.given_up

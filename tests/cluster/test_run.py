@@ -81,6 +81,7 @@ def output_paths(recipe):
     ],
 )
 def test_another_recipe_is_refused_by_name(make_recipe, client, change, named):
+    """Old results under new settings: https://github.com/allenai/open-instruct/pull/1497"""
     recipe = make_recipe()
     run(recipe, client=client, progress="none")
     with pytest.raises(FingerprintMismatch, match=named) as caught:
@@ -89,6 +90,7 @@ def test_another_recipe_is_refused_by_name(make_recipe, client, change, named):
 
 
 def test_one_character_of_the_template_file_matters(make_recipe, client, tmp_path):
+    """The same file name is not the same template: https://github.com/allenai/open-instruct/pull/1497"""
     recipe = make_recipe()
     run(recipe, client=client, progress="none")
     template = tmp_path / "template.jinja"
@@ -98,6 +100,7 @@ def test_one_character_of_the_template_file_matters(make_recipe, client, tmp_pat
 
 
 def test_a_changed_input_is_refused_and_a_new_one_can_be_added(make_recipe, client, tmp_path):
+    """Changed input under old results: https://github.com/allenai/open-instruct/pull/1497"""
     data = write_data(tmp_path / "in", files=2, records=30)
     recipe = make_recipe(data)
     first = run(recipe, client=client, progress="none")

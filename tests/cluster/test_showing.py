@@ -52,6 +52,23 @@ def test_plain_lines_are_at_most_about_200_in_a_week(monkeypatch):
     assert 50 < stream.getvalue().count("\n") <= 200
 
 
+def test_ten_thousand_units_in_a_log_file(tmp_path, monkeypatch):
+    """A log is not flooded: https://github.com/nteract/papermill/issues/765"""
+    monkeypatch.delenv("RETOK_PROGRESS", raising=False)
+    clock = [0.0]
+    monkeypatch.setattr(progress_room, "monotonic", lambda: clock[0])
+    with (tmp_path / "run.log").open("w") as file:
+        display = display_for("auto", file)
+        for number in range(10_000):
+            clock[0] += 3
+            display.update(snapshot(units_done=number, units_total=10_000, seconds=clock[0]))
+        display.close(snapshot(units_done=10_000, units_total=10_000, share_done=1.0))
+    lines = (tmp_path / "run.log").read_text().splitlines()
+    assert 20 < len(lines) <= 200
+    assert all(line.startswith("units ") for line in lines)
+    assert "10,000/10,000 (100.0%)" in lines[-1]
+
+
 def test_the_terminal_shows_a_bar():
     stream = io.StringIO()
     display = TerminalDisplay(stream)

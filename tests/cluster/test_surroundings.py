@@ -64,6 +64,7 @@ def test_memory_follows_a_limit(cgroup):
     ],
 )
 def test_links_go_through_the_proxy_where_there_is_one(link, environ, shown):
+    """A hub's reader cannot reach 127.0.0.1: https://github.com/dask/distributed/issues/6736"""
     assert proxied(link, environ) == shown
 
 
@@ -89,6 +90,7 @@ def test_settings_that_hurt_are_named():
 
 
 def test_dashboard_is_on_loopback_and_a_taken_port_is_no_trouble(make_recipe):
+    """The link has the real port: https://github.com/dask/distributed/issues/6736"""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -128,6 +130,7 @@ def script(tmp_path, *, before="", dashboard="None", body="pass", guard=True) ->
 
 
 def test_no_bokeh_no_dashboard_no_trouble(tmp_path):
+    """No failure without a dashboard: https://github.com/dask/distributed/issues/6736"""
     path = script(tmp_path, before="sys.modules['bokeh'] = None", dashboard="':0'")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -135,6 +138,7 @@ def test_no_bokeh_no_dashboard_no_trouble(tmp_path):
 
 
 def test_a_script_without_main_guard_is_told_so_and_ends(tmp_path):
+    """Clusters within clusters: https://github.com/dask/distributed/issues/5726"""
     path = script(tmp_path, guard=False)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -195,6 +199,7 @@ def other_versions():
 
 
 def test_other_versions_on_a_worker_are_refused_with_a_table(make_recipe):
+    """More than a warning: https://github.com/dask/distributed/issues/7017"""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,

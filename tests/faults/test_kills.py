@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from retok_dask.datasets import OutputFolder, scan_receipts
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_workers_killed_at_random_times(paused, start, undisturbed, seed):
+    """A kill costs one unit's work, not the shard's: https://github.com/marin-community/marin/issues/2212"""
     recipe = paused()
     rng = random.Random(seed)
     running = start(recipe)
@@ -38,10 +40,12 @@ def test_workers_killed_at_random_times(paused, start, undisturbed, seed):
     assert not events_of(recipe, "set_aside", "unit_failed")
     causes = {event["cause"] for event in events_of(recipe, "worker_died")}
     assert causes <= {"lost"}
+    assert set(Counter(event["unit"] for event in events_of(recipe, "unit")).values()) == {1}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_client_killed_again_and_again(paused, start, undisturbed, seed):
+    """Finished units are not done again: https://github.com/marin-community/marin/issues/2212"""
     recipe = paused()
     rng = random.Random(seed)
     done_before: dict[str, int] = {}
@@ -121,6 +125,7 @@ def dask_cluster(monkeypatch):
 
 
 def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster):
+    """What a cluster held is lost, what is committed is not: https://github.com/dask/distributed/pull/4079"""
     recipe = paused()
     address, processes = dask_cluster()
     running = start(recipe, "--scheduler", address)

@@ -80,3 +80,51 @@ def test_replay_does_the_record_alone(make_recipe, tmp_path, importable, capsys)
     assert '"records_in":1' in said.replace(" ", "")
     assert replay([recipe.output, unit, "9999"]) == 1
     assert sys.modules[replay.__module__].__doc__
+
+
+def test_a_record_that_ends_its_process_is_named_and_the_rest_written(make_recipe, tmp_path, importable):
+    """A pool that breaks at 98 % with no hint at the record: https://github.com/hiyouga/LlamaFactory/issues/6762"""
+    data = write_data(tmp_path / "in", files=2, records=4)
+    path = data / "part-01.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[2] = json.dumps(json.loads(lines[2]) | {"fault": "exit"}) + "\n"
+    path.write_text("".join(lines))
+    recipe = make_recipe(
+        data, datasets=[{"name": "chat", "input": str(data / "*.jsonl"), "layout": "badrecords:layout"}]
+    )
+    result = run(recipe, progress="none")
+    assert result.exit_code == 1, "one of eight is more than the limit"
+    assert not result.failed
+    assert len(open_dataset(recipe.output)) == 7
+    (file,) = Path(recipe.output).glob("rejects/**/*.parquet")
+    (reject,) = pq.read_table(file).to_pylist()
+    assert (Path(reject["source_file"]).name, reject["source_row"], reject["reason"]) == (
+        "part-01.jsonl",
+        2,
+        "killed_worker",
+    )
+    assert "exit status 9" in reject["detail"]
+
+
+def test_a_file_larger_than_its_worker(make_recipe, tmp_path):
+    """Only a range of a file is ever in memory: https://github.com/dask/dask/issues/7614"""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    limit, size = 400 * 2**20, 2**20
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    with (folder / "large.jsonl").open("w") as file:
+        for number in range(limit // size + 40):
+            file.write(json.dumps({"id": f"c{number}", "pad": "x" * size, "messages": messages}) + "\n")
+    recipe = make_recipe(
+        folder,
+        datasets=[{"name": "chat", "input": str(folder / "*.jsonl"), "keep": ["id"]}],
+        units={"bytes": "32MiB"},
+        cluster={"workers": 1, "worker_memory": limit, "dashboard": None},
+    )
+    result = run(recipe, progress="none")
+    assert result.exit_code == 0
+    assert result.worker_deaths == 0
+    assert result.units > 10
+    ids = sorted(row["id"] for row in open_dataset(recipe.output))
+    assert ids == sorted(f"c{number}" for number in range(limit // size + 40)), "each line belongs to exactly one unit"
+    (folder / "large.jsonl").unlink()

@@ -54,6 +54,7 @@ def test_seven_notebooks_in_order() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_clean(path: Path) -> None:
+    """One parameters cell each, for https://github.com/nteract/papermill/issues/245"""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert declared_parameters(notebook, path.name)
@@ -141,6 +142,7 @@ def test_report_of_a_good_run(work: Path, ran: Any) -> None:
 
 
 def test_report_fails_where_units_are_missing_or_rejects_are_too_many(work: Path, ran: Any, tmp_path: Path) -> None:
+    """A failed run never looks successful: https://github.com/MaayanLab/appyter/issues/84"""
     broken = tmp_path / "broken"
     shutil.copytree(work / "demo" / "tokens", broken, ignore=shutil.ignore_patterns("report"))
     next((broken / "data").rglob("*.parquet")).unlink()
