@@ -36,6 +36,8 @@ _BAD_SHARE = 0.004
 _FIRST_BAD = 20
 """Record after which a data set has its first bad line, so that small demos have some too."""
 _MAX_REJECT_SHARE = 0.03
+_SMALL = 5000
+"""Fewer records than this take one worker less time than it takes to start two and load the tokenizer twice."""
 
 
 def chat_template() -> str:
@@ -197,7 +199,10 @@ def open_recipe(path: str = "", *, folder: str | Path = "demo-data", conversatio
     # written last, so a demo that was cut off is written again
     if not facts.exists():
         write_demo(folder, conversations)
-    return Recipe.load(Path(folder) / "recipe.yaml")
+    recipe = Recipe.load(Path(folder) / "recipe.yaml")
+    if json.loads(facts.read_text(encoding="utf-8"))["records"] < _SMALL:
+        return recipe.with_changes(cluster={"workers": 1})
+    return recipe
 
 
 def open_run(output: str = "", *, folder: str | Path = "demo-data", conversations: int = 3000) -> str:
