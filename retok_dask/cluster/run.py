@@ -244,7 +244,7 @@ class _Session:
             except BaseException as error:
                 self._end(type(error).__name__, str(error)[:500])
                 raise
-        self._end("done" if result.exit_code == 0 else "failed", result.verdict)
+        self._end("done" if result.exit_code == 0 else "failed", result.verdict.removeprefix("done: "))
         return result
 
     def _begin(self) -> None:
