@@ -7,15 +7,17 @@ read from Parquet. Works for a run that has not finished, as far as it came.
 from __future__ import annotations
 
 import heapq
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retok_dask.cluster.events import read_events
 from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_run
-from retok_dask.errors import OutputError, UnfinishedOutput
+from retok_dask.errors import OutputError, RetokError, UnfinishedOutput
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.views import plots, timeline
@@ -26,12 +28,23 @@ from retok_dask.views.summary import Summary, cell, percent, table
 from retok_dask.views.tokens import token_view
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from retok_dask.datasets import Receipt, TokenDataset
     from retok_dask.recipe import StorageSpec
     from retok_dask.tokenizers import Tokenizer
 
 _DRIFT_UNITS = 4
 """Fewer units than this tell nothing about drift."""
+
+
+@contextmanager
+def _unreadable(stack: Stack, name: str) -> Iterator[None]:
+    """Show that rows of a data set cannot be read, in their place: the checks judge it."""
+    try:
+        yield
+    except (RetokError, OSError, pa.ArrowException) as error:
+        stack.add(f"{name}: cannot be read", Summary(name, lines=[str(error)]))
 
 
 class WrittenRun:
@@ -194,18 +207,20 @@ class WrittenRun:
             data = self.data.filter(name)
             if not data.units:
                 continue
-            for what, indices in _extremes(data, per_dataset).items():
-                for row in data.take(indices):
-                    stack.add(f"{name}: {what}", token_view(row, self.tokenizer, max_tokens=1200))
+            with _unreadable(stack, name):
+                for what, indices in _extremes(data, per_dataset).items():
+                    for row in data.take(indices):
+                        stack.add(f"{name}: {what}", token_view(row, self.tokenizer, max_tokens=1200))
         return stack
 
     def samples(self, *, per_dataset: int = 1, seed: int = 0) -> Stack:
         """A few rows of each data set, chosen by a seed."""
         stack = Stack()
         for name in self.datasets if self.data is not None else ():
-            rows = self.data.filter(name).sample(per_dataset, seed) if self.data is not None else []
-            for row in rows:
-                stack.add(f"{name}: chosen by seed {seed}", token_view(row, self.tokenizer, max_tokens=1200))
+            with _unreadable(stack, name):
+                rows = self.data.filter(name).sample(per_dataset, seed) if self.data is not None else []
+                for row in rows:
+                    stack.add(f"{name}: chosen by seed {seed}", token_view(row, self.tokenizer, max_tokens=1200))
         return stack
 
     def rejected_records(self, *, limit: int = 25) -> Summary:

@@ -134,7 +134,7 @@ def test_report_of_a_good_run(work: Path, ran: Any) -> None:
         "Accounting",
         "longest",
         "lowest trained share",
-        "Workers over time",
+        'alt="Workers"',
     ):
         assert part in page
     assert "<script" not in page
