@@ -9,7 +9,7 @@ from retok_dask.tokenizers import Tokenizer
 _LOADED: dict[str, Tokenizer] = {}
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def load_once():
     load = Tokenizer.load
 
