@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import orjson
 import typer
 
-from retok_dask.errors import RetokError
+from retok_dask.errors import OutputError, RetokError
 from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def export(
     scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
-    """Write a finished run in a trainer's own format; see docs/outputs.md."""
+    """Write a finished run in a trainer's own format; see docs/exits."""
     from retok_dask.datasets import export as write_export
 
     with _workers(scheduler) as client:
@@ -260,6 +260,60 @@ def export(
             write_export(output, to, into, datasets=dataset or None, shards=shards, pack=pack, client=client),
             as_json=json,
         )
+
+
+@app.command()
+def vocabulary(
+    output: Output,
+    size: Annotated[int | None, typer.Option(help="Tokens of a draft vocabulary to choose.")] = None,
+    to: Annotated[str | None, typer.Option(help="Folder for its maps d2t.npy and t2d.npy.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Embedding rows of the target; default: its tokens.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
+    json: Json = False,
+) -> None:
+    """How many tokens cover how much of each data set, and a drafter's vocabulary of the most trained."""
+    from retok_dask.datasets import vocabulary as cover
+
+    emit(cover(output, datasets=dataset or None, size=size, vocab_size=vocab_size, to=to), as_json=json)
+
+
+@app.command()
+def mix(
+    outputs: Annotated[list[str], typer.Argument(help="Folders written by runs.", show_default=False)],
+    weights: Annotated[
+        str | None, typer.Option(metavar="NAME=W,...", help="Weight of each data set; default: the recipe's.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="1 keeps sizes, more evens them out.")] = 1.0,
+    epochs: Annotated[float, typer.Option(help="Tokens of the mixture over those of the runs.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Another seed gives another order.")] = 0,
+    to: Annotated[str | None, typer.Option(metavar="FILE", help="Write the index, a Parquet file.")] = None,
+    json: Json = False,
+) -> None:
+    """One order over the rows of runs, by weights; a small index, no token is copied."""
+    from retok_dask.datasets import mix_runs
+
+    found = mix_runs(
+        outputs,
+        _named_numbers(weights) if weights is not None else None,
+        temperature=temperature,
+        epochs=epochs,
+        seed=seed,
+        to=to,
+    )
+    emit(found, as_json=json)
+
+
+def _named_numbers(text: str) -> dict[str, float]:
+    """``a=1,b=2.5`` as a dict."""
+    found = {}
+    for part in text.split(","):
+        name, _, number = part.rpartition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            msg = f"{part!r} is no weight; write NAME=NUMBER, several with commas between"
+            raise OutputError(msg) from None
+    return found
 
 
 @app.command()

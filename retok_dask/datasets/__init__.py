@@ -1,5 +1,6 @@
 """What goes out: files that appear whole, receipts, the manifest, and the way back in."""
 
+from retok_dask.datasets.coverage import VocabularyTable, vocabulary
 from retok_dask.datasets.differences import RunDiff, diff
 from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.export import Exported, export
@@ -15,6 +16,7 @@ from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.lock import LockInfo, OutputLock
 from retok_dask.datasets.manifest import Manifest, UnitEntry, build_manifest, read_manifest, write_manifest
 from retok_dask.datasets.mixing import Mixture, mix
+from retok_dask.datasets.mixture_file import MixedRuns, mix_runs, open_mixture, write_mixture
 from retok_dask.datasets.reader import RowIterator, TokenDataset, open_dataset
 from retok_dask.datasets.receipts import (
     FileRecord,
@@ -38,6 +40,7 @@ __all__ = [
     "Fingerprint",
     "LockInfo",
     "Manifest",
+    "MixedRuns",
     "Mixture",
     "OutputFolder",
     "OutputLock",
@@ -51,6 +54,7 @@ __all__ = [
     "TokenDataset",
     "UnitEntry",
     "UnitWriter",
+    "VocabularyTable",
     "build_manifest",
     "check_fingerprint",
     "diff",
@@ -59,7 +63,9 @@ __all__ = [
     "export",
     "library_versions",
     "mix",
+    "mix_runs",
     "open_dataset",
+    "open_mixture",
     "read_fingerprint",
     "read_manifest",
     "read_receipts",
@@ -69,6 +75,8 @@ __all__ = [
     "scan_receipts",
     "start_run",
     "token_counts",
+    "vocabulary",
     "write_manifest",
+    "write_mixture",
     "write_receipt",
 ]

@@ -1,19 +1,19 @@
-"""Mixing data sets: an order over the rows of a run, without copying a token."""
+"""Mixing data sets: an order over the rows of runs, without copying a token."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from retok_dask.datasets.reader import TokenDataset
 from retok_dask.errors import OutputError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from retok_dask.datasets.reader import TokenDataset
+    from collections.abc import Iterator, Mapping, Sequence
 
 Index = npt.NDArray[np.int64]
 
@@ -39,25 +39,50 @@ class Mixture:
     """Rows of several data sets in one order; a map-style data set.
 
     Attributes:
-        order: int64, for each place the number of the row in `data`.
+        runs: the rows that are mixed; one run after the other, they are numbered through.
+        order: int64, for each place the number of the row.
         shares: what each data set contributes.
+        settings: what :func:`mix` was asked for.
     """
 
-    def __init__(self, data: TokenDataset, order: Index, shares: dict[str, Share]) -> None:
-        self.data = data
+    def __init__(
+        self,
+        runs: Sequence[TokenDataset],
+        order: Index,
+        shares: dict[str, Share],
+        settings: dict[str, Any],
+        starts: Index | None = None,
+    ) -> None:
+        self.runs = tuple(runs)
         self.order = order
         self.shares = shares
+        self.settings = settings
+        self.starts = _starts([len(run) for run in runs]) if starts is None else starts
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.data[int(self.order[index])]
+        return self._row(int(self.order[index]))
 
     def iterate(self, *, rank: int = 0, world_size: int = 1, start: int = 0) -> Iterator[dict[str, Any]]:
         """Every `world_size`-th row from `rank` on, leaving out the first `start` of them."""
         for number in self.order[rank::world_size][start:].tolist():
-            yield self.data[number]
+            yield self._row(number)
+
+    def select(self, columns: Sequence[str]) -> Mixture:
+        """Only these columns; others are not read from storage."""
+        runs = [run.select(columns) for run in self.runs]
+        return Mixture(runs, self.order, self.shares, self.settings, self.starts)
+
+    def places(self) -> tuple[npt.NDArray[np.int32], Index]:
+        """For each place the number of the run, and the row within it."""
+        run = np.searchsorted(self.starts, self.order, side="right") - 1
+        return run.astype(np.int32), self.order - self.starts[run]
+
+    def _row(self, number: int) -> dict[str, Any]:
+        run = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return self.runs[run][number - int(self.starts[run])]
 
     def __repr__(self) -> str:
         parts = ", ".join(
@@ -66,8 +91,20 @@ class Mixture:
         return f"Mixture({len(self):,} rows: {parts})"
 
 
+@dataclass
+class _Source:
+    """One data set: where its rows are, and how many tokens they have."""
+
+    rows: list[Index] = field(default_factory=list)
+    tokens: int = 0
+
+    @property
+    def places(self) -> Index:
+        return np.concatenate(self.rows) if self.rows else np.empty(0, np.int64)
+
+
 def mix(
-    data: TokenDataset,
+    data: TokenDataset | Sequence[TokenDataset],
     weights: Mapping[str, float] | None = None,
     *,
     temperature: float = 1.0,
@@ -75,31 +112,34 @@ def mix(
     by: Literal["rows", "tokens"] = "tokens",
     seed: int = 0,
 ) -> Mixture:
-    """Order the rows of a run so that its data sets have the wanted shares.
+    """Order the rows of runs so that their data sets have the wanted shares.
 
     A data set's share is proportional to ``weight * size ** (1 / temperature)``:
     1 keeps sizes, more evens them out. A data set that is drawn more than once
     is gone through whole each time, in another order; the last round takes a
-    part of it.
+    part of it. A data set that has rows in several runs counts as one.
 
     Args:
-        data: the rows to mix.
-        weights: by data set; None takes the weights of the recipe.
+        data: the rows to mix, of one run or several of one tokenizer.
+        weights: by data set, 0 for those not named; None takes the weights of the recipes.
         temperature: see above, above 0.
         epochs: rows or tokens of the mixture, over those of the data.
         by: measure sizes and shares in rows or in tokens.
         seed: the same seed gives the same order.
 
     Raises:
-        OutputError: an unknown data set, or a value that makes no mixture.
+        OutputError: an unknown data set, runs of different tokenizers, or a
+            value that makes no mixture.
     """
-    weights = _weights(data, weights)
-    if temperature <= 0 or epochs <= 0:
-        msg = f"temperature {temperature} and epochs {epochs} must be above 0"
+    runs = [data] if isinstance(data, TokenDataset) else list(data)
+    _check_tokenizers(runs)
+    sources = _sources(runs)
+    weights = _weights(runs, list(sources), weights)
+    if not (0 < temperature < math.inf and 0 < epochs < math.inf):
+        msg = f"temperature {temperature} and epochs {epochs} must be above 0, and finite"
         raise OutputError(msg)
-    places = _places(data)
-    tokens = {name: sum(u.summary["tokens"] for u in data.units if u.dataset == name) for name in places}
-    sizes = {name: float(len(rows) if by == "rows" else tokens[name]) for name, rows in places.items()}
+    places = {name: source.places for name, source in sources.items()}
+    sizes = {name: float(len(rows) if by == "rows" else sources[name].tokens) for name, rows in places.items()}
     power = {name: weights[name] * sizes[name] ** (1 / temperature) if sizes[name] else 0.0 for name in places}
     total_power = sum(power.values())
     if not total_power:
@@ -115,31 +155,59 @@ def mix(
         drawn.append(_draw(rows, draws, np.random.default_rng([seed, number])))
     order = np.concatenate(drawn)
     np.random.default_rng([seed, len(places)]).shuffle(order)
-    return Mixture(data, order, shares)
+    settings = {"weights": weights, "temperature": temperature, "epochs": epochs, "by": by, "seed": seed}
+    return Mixture(runs, order, shares, settings)
 
 
-def _weights(data: TokenDataset, weights: Mapping[str, float] | None) -> dict[str, float]:
-    names = data.dataset_names
+def _check_tokenizers(runs: Sequence[TokenDataset]) -> None:
+    if not runs:
+        msg = "there is no run to mix; name at least one"
+        raise OutputError(msg)
+    known = {run.manifest.run["content"]["tokenizer"]: run.folder.url for run in runs}
+    if len(known) > 1:
+        msg = (
+            f"{' and '.join(known.values())} were encoded by different tokenizers; rows of one cannot join the other's"
+        )
+        raise OutputError(msg)
+
+
+def _weights(
+    runs: Sequence[TokenDataset], names: Sequence[str], weights: Mapping[str, float] | None
+) -> dict[str, float]:
     if weights is None:
-        return {spec.name: spec.weight for spec in data.recipe.datasets}
+        found: dict[str, float] = {}
+        for run in runs:
+            for spec in run.recipe.datasets:
+                if found.setdefault(spec.name, spec.weight) != spec.weight:
+                    msg = f"the recipes give {spec.name!r} the weights {found[spec.name]} and {spec.weight}; say which"
+                    raise OutputError(msg)
+        return {name: found[name] for name in names}
     for name, weight in weights.items():
         if name not in names:
             msg = f"there is no data set {name!r}.{did_you_mean(name, names)}"
             raise OutputError(msg)
-        if weight < 0:
-            msg = f"the weight of {name!r} is {weight}; weights are 0 or more"
+        if not 0 <= weight < math.inf:
+            msg = f"the weight of {name!r} is {weight}; weights are 0 or more, and finite"
             raise OutputError(msg)
     return {name: weights.get(name, 0.0) for name in names}
 
 
-def _places(data: TokenDataset) -> dict[str, Index]:
-    """Numbers of the rows of each data set."""
-    lengths = data.rows_by_unit()
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    places: dict[str, list[Index]] = {}
-    for unit, start, length in zip(data.units, starts.tolist(), lengths, strict=False):
-        places.setdefault(unit.dataset, []).append(np.arange(start, start + length, dtype=np.int64))
-    return {name: np.concatenate(parts) for name, parts in places.items()}
+def _sources(runs: Sequence[TokenDataset]) -> dict[str, _Source]:
+    """The data sets of all runs, with the numbers of their rows."""
+    found: dict[str, _Source] = {}
+    first = 0
+    for run in runs:
+        for unit, rows in zip(run.units, run.rows_by_unit(), strict=True):
+            source = found.setdefault(unit.dataset, _Source())
+            source.rows.append(np.arange(first, first + rows, dtype=np.int64))
+            source.tokens += unit.summary["tokens"]
+            first += rows
+    return found
+
+
+def _starts(lengths: Sequence[int]) -> Index:
+    starts: Index = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+    return starts
 
 
 def _draw(rows: Index, draws: int, rng: np.random.Generator) -> Index:

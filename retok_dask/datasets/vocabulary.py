@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,16 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retok_dask.datasets.digest import list_values
+from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.rows import read_batches
 from retok_dask.errors import OutputError
 from retok_dask.schema import sample_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
-    from retok_dask.datasets.folder import OutputFolder
     from retok_dask.datasets.manifest import UnitEntry
     from retok_dask.datasets.reader import TokenDataset
+    from retok_dask.recipe import StorageSpec
 
 Counts = npt.NDArray[np.int64]
 
@@ -92,12 +94,15 @@ class DraftVocabulary:
     d2t: Counts
     t2d: npt.NDArray[np.bool_]
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``draft_tokens.npy``, ``d2t.npy`` and ``t2d.npy``."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+    def save(self, folder: str | Path, storage: StorageSpec | None = None) -> list[str]:
+        """Write ``draft_tokens.npy``, ``d2t.npy`` and ``t2d.npy``, each whole or not at all; gives their URLs."""
+        target = OutputFolder(str(folder), storage, temporary=".")
+        written = []
         for name, values in (("draft_tokens", self.tokens), ("d2t", self.d2t), ("t2d", self.t2d)):
-            np.save(target / f"{name}.npy", values)
+            buffer = io.BytesIO()
+            np.save(buffer, values)
+            written.append(target.url_of(target.write_bytes(f"{name}.npy", buffer.getvalue()).path))
+        return written
 
 
 def token_counts(data: TokenDataset) -> dict[str, TokenCounts]:
