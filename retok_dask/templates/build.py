@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.templates.segments import BodyParser, Fields, NotProved
+from retok_dask.templates.known import Fields
+from retok_dask.templates.segments import BodyParser, NotProved
 from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Builder:
         self.kinds: list[int] = []
         self.owners: list[int] = []
         self._floor = 0
+        self._length = len(runs.text)
         self._fields = {
             number: Fields.of(message)
             for number, message in enumerate(source.messages)
@@ -111,17 +113,19 @@ class Builder:
         self._check()
         return Rendered(text, self.starts, self.kinds, self.owners)
 
-    def _add(self, start: int, kind: Kind, owner: int) -> None:
+    def _add(self, start: int, kind: int, owner: int) -> None:
         start = max(start, self._floor)
-        if start >= len(self.runs.text):
+        if start >= self._length:
             return
-        if self.starts and self.starts[-1] >= start:
-            self.starts[-1] = start
-            self.kinds[-1], self.owners[-1] = int(kind), owner
-        elif not self.starts or self.kinds[-1] != kind or self.owners[-1] != owner:
-            self.starts.append(start)
+        starts = self.starts
+        if not starts or starts[-1] < start:
+            if starts and self.kinds[-1] == kind and self.owners[-1] == owner:
+                return
+            starts.append(start)
             self.kinds.append(int(kind))
             self.owners.append(owner)
+        else:
+            starts[-1], self.kinds[-1], self.owners[-1] = start, int(kind), owner
 
     def _see(self, owner: int, start: int, end: int) -> None:
         before = self._seen.get(owner)
@@ -235,31 +239,39 @@ class Builder:
                 tag += inside
 
     def _check(self) -> None:
-        text, source = self.runs.text, self.source
-        for number, message in enumerate(source.messages):
+        for number, message in enumerate(self.source.messages):
             if number in self._fields:
                 self._check_assistant(number)
-                continue
-            content = _content(message)
-            where = self._seen.get(number)
-            if not content or (where is not None and text.find(content, *where) >= 0):
-                continue
-            content = content.strip()
-            if not content or (where is not None and text.find(content, *where) >= 0):
-                continue
-            if text.find(content) >= 0 and message["role"] in ("system", "developer"):
-                continue
-            if where is None:
-                self.counts["message_not_rendered"] += 1
-                self.counts[f"message_not_rendered_{message['role']}"] += 1
-            elif text.find(json.dumps(content, ensure_ascii=False)[1:-1], *where) < 0:
-                self.counts["text_changed"] += 1
+            elif content := _content(message).strip():
+                self._check_content(number, message["role"], content)
+
+    def _check_content(self, number: int, role: str, content: str) -> None:
+        text, where = self.runs.text, self._seen.get(number)
+        if where is not None:
+            # the usual place first: a search prepares for the whole length of what it looks for
+            start, end = where
+            usual = start + self.parser.usual_places.get(role, 0)
+            if text.startswith(content, usual) and usual + len(content) <= end:
+                return
+            at = text.find(content, start, end)
+            if at >= 0:
+                self.parser.usual_places[role] = at - start
+                return
+        if text.find(content) >= 0 and role in ("system", "developer"):
+            return
+        if where is None:
+            self.counts["message_not_rendered"] += 1
+            self.counts[f"message_not_rendered_{role}"] += 1
+        elif text.find(json.dumps(content, ensure_ascii=False)[1:-1], *where) < 0:
+            self.counts["text_changed"] += 1
 
     def _check_assistant(self, number: int) -> None:
         fields, dropped = self._fields[number], self.source.dropped
-        missing = fields.missing()
         if fields.reasoning:
             self.counts["reasoning_chars"] += len(fields.reasoning)
+        missing = fields.missing()
+        if not missing and not fields.lost_calls:
+            return
         if "R" in missing:
             self.counts["reasoning_dropped"] += 1
             self.counts["reasoning_dropped_chars"] += len(fields.reasoning)

@@ -22,15 +22,16 @@ def template_messages(messages: list[Message], marks: Marks | None = None) -> li
     """
     seen = []
     for index, message in enumerate(messages):
-        shown = {key: value for key, value in message.items() if value is not None}
-        for name in REASONING_FIELDS:
-            if name in shown:
-                reasoning = shown[name]
-                shown = {"thinking": reasoning, **shown, "reasoning_content": reasoning}
-                break
-        if marks is not None:
-            shown[marks.begin] = marks.message(index)
-        seen.append(shown)
+        shown = message
+        if None in message.values():
+            shown = {key: value for key, value in message.items() if value is not None}
+        if len(shown) > 2:
+            for name in REASONING_FIELDS:
+                if name in shown:
+                    reasoning = shown[name]
+                    shown = {"thinking": reasoning, **shown, "reasoning_content": reasoning}
+                    break
+        seen.append(shown if marks is None else {**shown, marks.begin: marks.message(index)})
     return seen
 
 

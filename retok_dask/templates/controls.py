@@ -36,8 +36,7 @@ class ControlTokens:
         self.tokens = frozenset(token for token in added if token and not token.isspace())
         self.own = frozenset(token for token in self.tokens if token in literal)
         self._stems = sorted({token[:2] for token in self.tokens}, key=len)
-        self._coarse = _json_stems(self.tokens, 2)
-        self._fine = _json_stems(self.tokens, 5)
+        self._in_json = _any_in_json(self.tokens)
         self.pattern = _any_of(self.tokens)
         self._own_pattern = _any_of(self.own)
         self._longest = max(map(len, self.tokens), default=0)
@@ -72,7 +71,7 @@ class ControlTokens:
 
     def may_hold(self, dumped: bytes) -> bool:
         """Whether JSON text may hold a control token; False is certain."""
-        return any(stem in dumped for stem in self._coarse) and any(stem in dumped for stem in self._fine)
+        return self._in_json.search(dumped) is not None
 
     def may_join(self, text: str) -> bool:
         """Whether a text ends in the beginning of a control token, or begins with the end of one.
@@ -116,9 +115,18 @@ class ControlTokens:
         return sorted(ranges)
 
 
-def _json_stems(tokens: Collection[str], length: int) -> list[bytes]:
-    """The first characters of each token as they stand in JSON text."""
-    return sorted({orjson.dumps(token[:length])[1:-1] for token in tokens})
+def _any_in_json(tokens: Collection[str]) -> re.Pattern[bytes]:
+    """Matches any of the tokens as it stands in JSON text.
+
+    What all of them begin with comes first: the engine then skips from one such byte to the next.
+    """
+    if not tokens:
+        return re.compile(b"(?!)")
+    written = sorted(orjson.dumps(token)[1:-1] for token in tokens)
+    first, last = written[0], written[-1]
+    common = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    rests = b"|".join(re.escape(token[common:]) for token in written)
+    return re.compile(re.escape(first[:common]) + b"(?:" + rests + b")")
 
 
 def _any_of(tokens: Collection[str]) -> re.Pattern[str]:

@@ -104,7 +104,8 @@ class _Instrument:
         for node in nodes:
             marked_inside = self.inside(node)
             if isinstance(node, n.For):
-                if self.holders.is_list(node.iter):
+                # a loop that prints nothing owns no text
+                if self.holders.is_list(node.iter) and next(node.find_all((n.Output, n.CallBlock)), None) is not None:
                     node.body[:0] = [self.open(_load(name), node.lineno) for name in _names(node.target)]
                     marked_inside = True
                 wrapped = [_text(self.marks.make(REMEMBER)), node, _text(self.marks.make(BACK))]

@@ -72,11 +72,6 @@ class State:
     learned: dict[str, Learned]
 
 
-def dropped_parts(dropped: tuple[tuple[str, int, str], ...]) -> frozenset[str]:
-    """Parts that some probe lost and whose loss in data is therefore the template's way: ``C`` and ``T``."""
-    return frozenset(part for _, _, part in dropped if part != "R")
-
-
 def learn_template(tree: n.Template, setting: Setting, state: State) -> Learned:
     """Prove a template and learn the fixed text around its parts."""
     proof = prove(tree, setting)

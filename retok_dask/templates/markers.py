@@ -57,7 +57,8 @@ def check_markers(conversation: Conversation, controls: ControlTokens, shape: Sh
             shown = ", ".join(sorted(found - HARMLESS)[:5])
             detail = f"message {number} (assistant) holds the template's own markers {shown}"
             raise RecordRejected(RejectReason.control_markers_in_content, detail)
-        message["reasoning_content"], message["content"] = parts
+        # a message may be the caller's own object
+        conversation.messages[number] = message | {"reasoning_content": parts[0], "content": parts[1]}
         conversation.counts["control_markers_parsed"] = conversation.counts.get("control_markers_parsed", 0) + 1
         if any(controls.find_own(text) for text in parts):
             raise RecordRejected(RejectReason.control_markers_in_content, f"message {number} holds nested markers")

@@ -75,6 +75,8 @@ class _Normalizer:
         role = message.get("role")
         if not isinstance(role, str):
             raise RecordRejected(RejectReason.unknown_role, f"message {number} has the role {role!r}")
+        if role in _ORDINARY_ROLES and type(message.get("content")) is str and _is_in_order(message, role):
+            return message
         changed = dict(message)
         self._role(changed, role)
         self._content(changed, number)
@@ -197,6 +199,8 @@ class _Normalizer:
         return {**identity, "type": "function", "function": {k: inner[k] for k in ("name", "arguments") if k in inner}}
 
     def _without_nulls(self, value: Message) -> Message:
+        if None not in value.values():
+            return value
         kept = {key: item for key, item in value.items() if item is not None or key == "arguments"}
         if len(kept) < len(value):
             self.counts["call_nulls_dropped"] += 1
@@ -226,8 +230,15 @@ class _Normalizer:
         return parsed
 
     def _parse(self, text: str, number: int) -> Any:
-        if not text.strip():
+        if not text or text.isspace():
             return None
+        try:
+            value = orjson.loads(text)
+        except ValueError:
+            pass  # NaN, half surrogate pairs, deep nesting: Python's reader takes them, or says what is wrong
+        else:
+            if not holds_float(value):
+                return value
         if self._decoder is None:  # made once: it costs more than parsing a usual call
             self._decoder = json.JSONDecoder(parse_float=self._float)
         try:
@@ -241,6 +252,32 @@ class _Normalizer:
         if repr(value) != text:
             self.counts["number_text_changed"] += 1
         return value
+
+
+_ORDINARY_ROLES = frozenset({"user", "assistant", "system", "tool"})
+
+
+def _is_in_order(message: Message, role: str) -> bool:
+    """Whether a message with a text and an ordinary role needs no change; False is always safe."""
+    if role != "assistant":
+        return True
+    content = message["content"]
+    return len(message) == 2 and not ("<" in content and "think>" in content)
+
+
+def holds_float(value: Any) -> bool:
+    """Whether parsed JSON holds a real number; the fast reader makes one of an integer past 64 bits too."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        kind = type(item)
+        if kind is dict:
+            todo += item.values()
+        elif kind is list:
+            todo += item
+        elif kind is float:
+            return True
+    return False
 
 
 def _part_value(part: Any, number: int) -> Any:

@@ -13,6 +13,7 @@ import orjson
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
 from retok_dask.templates.instrument import Method, instrument
 from retok_dask.templates.marks import ALL_MARKS, Marks, Runs, all_texts
+from retok_dask.templates.normalize import holds_float
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
 from retok_dask.templates.segments import BodyParser
 from retok_dask.types import RecordRejected, RejectReason
@@ -33,8 +34,13 @@ CHECK_FIRST, CHECK_EVERY = 8, 512
 _SEPARATORS = re.compile(rb"\\u001[c-f]")
 """Characters that Python takes for white space and minijinja does not."""
 
-_FRACTION = re.compile(rb"[:,\[]-?[0-9]+(?:\.|e)")
-"""Numbers that the two engines print differently, such as 5.0."""
+_UNLIKE = re.compile(rb"[:,\[]-?(?:[0-9]+\.0[,}\]]|[0-9.]+e|(?=[0-9.]{17})[0-9]+\.)")
+"""Numbers that the two engines print differently, as JSON writes them.
+
+``5.0`` becomes 5 in minijinja's filters; with an exponent, or with more than 15
+digits, several shortest texts stand for the same number and each engine has
+its own choice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class Program:
         self.learned = learned
         self.engine = learned.engine
         self.parser = BodyParser(learned.shape)
+        # what some probe lost is the template's way to lose in data: contents beside calls, and calls
+        self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")
         self.rows = 0
         self._engines: dict[tuple[str, Marks], Engine] = {}
         self._reference: JinjaEngine | None = None
@@ -150,7 +158,7 @@ class Program:
         failure: Exception = RenderFailed("no engine")
         for name in engines:
             try:
-                runs = self._run(name, marks, shown, schemas, messages, prompt=prompt)
+                runs = self._run(name, marks, shown, schemas, seen, prompt=prompt)
             except LimitReached as error:
                 raise _rejected(error, messages) from error
             except (Raised, RenderFailed, ValueError) as error:
@@ -161,12 +169,10 @@ class Program:
             return runs if mark is not None else self._checked(runs, name, messages, tools, counts, prompt=prompt)
         raise _rejected(failure, messages) from failure
 
-    def _run(
-        self, name: str, marks: Marks, shown: list[Message], tools: Tools, messages: list[Message], *, prompt: bool
-    ) -> Runs:
+    def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> Runs:
         engine = self.marked_engine(name, marks)
         if isinstance(engine, MiniEngine):
-            engine.set_fuel(self._fuel(len(messages), tools))
+            engine.set_fuel(self._fuel(len(shown), seen.tool_objects))
         return render_marked(
             engine,
             self.learned.method,
@@ -174,7 +180,7 @@ class Program:
             shown,
             tools,
             self.setting.variables,
-            self._limit(messages),
+            self._limit(shown) if seen.dumped is None else self.setting.limits.size(len(seen.dumped)),
             generation_prompt=prompt,
         )
 
@@ -215,10 +221,9 @@ class Program:
                 self._preambles.popitem(last=False)
         return self._preambles[key]
 
-    def _fuel(self, messages: int, tools: Tools) -> int:
+    def _fuel(self, messages: int, tool_objects: int) -> int:
         """Many times the steps that a conversation needs: what runs out of them is left to the guarded Jinja."""
-        own = 10 * self.learned.fuel * (messages + 8) * (1 + messages // 32)
-        return own + (400 * orjson.dumps(tools).count(b"{") if tools else 0)
+        return 10 * self.learned.fuel * (messages + 8) * (1 + messages // 32) + 400 * tool_objects
 
     def _limit(self, messages: list[Message]) -> int:
         size = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
@@ -278,11 +283,13 @@ class Scan:
         dumped: the input as JSON, or None where JSON cannot hold it.
         marks: marks whose characters no text holds.
         safe: whether the fast engine may be used.
+        tool_objects: about how many objects the tools consist of.
     """
 
     dumped: bytes | None
     marks: Marks
     safe: bool
+    tool_objects: int = 0
 
 
 def scan(messages: list[Message], tools: Tools) -> Scan:
@@ -293,15 +300,26 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
     """
     try:
         dumped = orjson.dumps((messages, tools))
+        schemas = orjson.dumps(tools) if tools else b""
     except (TypeError, ValueError):
-        dumped = None
+        return Scan(None, _free_marks(messages, tools), safe=False)
+    objects = schemas.count(b"{")
+    safe = not (schemas and _UNLIKE.search(schemas)) and _prints_alike(messages)
+    if b"\\u00" not in dumped:
+        return Scan(dumped, ALL_MARKS[0], safe, objects)
+    safe = safe and not _SEPARATORS.search(dumped)
     for marks, written in _WRITTEN:
-        if dumped is not None and written:
-            if b"\\u00" not in dumped or not any(character in dumped for character in written):
-                return Scan(dumped, marks, _prints_alike(dumped, messages, tools))
-        elif not any(c in text for text in all_texts((messages, tools)) for c in (marks.begin, marks.end)):
-            return Scan(dumped, marks, False)
-    return Scan(dumped, _unused_marks(messages, tools), False)
+        if not any(character in dumped for character in written):
+            return Scan(dumped, marks, safe, objects)
+    return Scan(dumped, _free_marks(messages, tools), False, objects)
+
+
+def _free_marks(messages: list[Message], tools: Tools) -> Marks:
+    """The first of the usual marks whose characters no text holds, else any other."""
+    for marks in ALL_MARKS:
+        if not any(c in text for text in all_texts((messages, tools)) for c in (marks.begin, marks.end)):
+            return marks
+    return _unused_marks(messages, tools)
 
 
 def _unused_marks(messages: list[Message], tools: Tools) -> Marks:
@@ -320,17 +338,13 @@ def _written(character: str) -> bytes:
     return f"\\u{ord(character):04x}".encode()
 
 
-_WRITTEN = [
-    (marks, (_written(marks.begin), _written(marks.end)) if ord(marks.begin) < 0x20 else ()) for marks in ALL_MARKS
-]
+_WRITTEN = [(marks, (_written(marks.begin), _written(marks.end))) for marks in ALL_MARKS if ord(marks.begin) < 0x20]
 """Marks with their characters as JSON writes them: it always escapes control characters."""
 
 
-def _prints_alike(dumped: bytes, messages: list[Message], tools: Tools) -> bool:
-    """Whether both engines print and trim all values of an input alike, as far as is known."""
-    if b"\\u001" in dumped and _SEPARATORS.search(dumped):
-        return False
+def _prints_alike(messages: list[Message]) -> bool:
+    """Whether both engines print all numbers in messages alike, as far as is known."""
     calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
-    if (calls or tools) and _FRACTION.search(orjson.dumps((calls, tools))):
+    if calls and holds_float(calls) and _UNLIKE.search(orjson.dumps(calls)):
         return False
     return not any(type(value) is float for message in messages for value in message.values())

@@ -8,48 +8,20 @@ explained is not guessed: :class:`NotProved`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from retok_dask.templates.known import Fields, KnownFrames
 from retok_dask.types import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from retok_dask.templates.known import Places
     from retok_dask.templates.shape import Shape
 
 
 class NotProved(Exception):
     """A field of an assistant message could not be located beyond doubt."""
-
-
-@dataclass(slots=True)
-class Fields:
-    """What an assistant message says, and what of it has been found so far."""
-
-    reasoning: str
-    content: str
-    names: list[str]
-    found: set[str] = field(default_factory=set)
-    lost_calls: int = 0
-
-    @classmethod
-    def of(cls, message: dict[str, Any]) -> Fields:
-        """The fields of a normalised assistant message."""
-        content = message.get("content") or ""
-        if not isinstance(content, str):
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        names = [
-            str((call.get("function") or call).get("name") or "")
-            for call in message.get("tool_calls") or []
-            if isinstance(call, dict)
-        ]
-        return cls(message.get("reasoning_content") or "", content, names)
-
-    def missing(self) -> set[str]:
-        """Parts that are there but were not found: of R, C, T."""
-        there = {"R": self.reasoning.strip(), "C": self.content.strip(), "T": self.names}
-        return {part for part, value in there.items() if value and part not in self.found}
 
 
 def variants(text: str) -> list[str]:
@@ -61,13 +33,19 @@ def variants(text: str) -> list[str]:
 
 
 class BodyParser:
-    """Splits the runs of assistant messages by a learned shape."""
+    """Splits the runs of assistant messages by a learned shape.
+
+    Attributes:
+        usual_places: by role, how far from the start of a message's text its content was found last.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._empty = re.compile(shape.empty) if shape.empty else None
         self._tails = [(stop + trailer, len(stop)) for stop, trailer in shape.tails]
         self._content_opens = [lead[end:].strip() for lead, end in shape.openings.get("C", ())]
+        self.usual_places: dict[str, int] = {}
+        self._known = KnownFrames(tail for tail, _ in self._tails)
 
     def parse(
         self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None = None
@@ -82,18 +60,32 @@ class BodyParser:
         Raises:
             NotProved: a part is there more than once, or text is left over that nothing explains.
         """
+        if located is not None:
+            return self._parse(text, fields, located)[0]
+        cut = self._known.cut(text, fields)
+        spans = self._known.spans(cut, fields) if cut is not None else None
+        if spans is None:
+            spans, found = self._parse(text, fields, None)
+            if cut is not None:
+                self._known.remember(cut, spans, found, fields)
+        return spans
+
+    def _parse(
+        self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None
+    ) -> tuple[list[tuple[int, Kind]], Places]:
+        """The kinds, and where reasoning and content were found."""
         shape = self.shape
         spans: list[tuple[int, Kind]] = []
         start = len(shape.header) if shape.header and text.startswith(shape.header) else 0
         if start:
             spans.append((0, Kind.header))
         end, stop_end = self._tail(text, start)
-        self._body(text, start, end, fields, spans, located)
+        found = self._body(text, start, end, fields, spans, located)
         if end < stop_end:
             spans.append((end, Kind.stop))
         if stop_end < len(text):
             spans.append((stop_end, Kind.trailer))
-        return spans
+        return spans, found
 
     def _tail(self, text: str, start: int) -> tuple[int, int]:
         """Where the stop token begins and ends; both the text's end if there is none."""
@@ -111,7 +103,7 @@ class BodyParser:
         fields: Fields,
         spans: list[tuple[int, Kind]],
         located: Mapping[str, tuple[int, int]] | None,
-    ) -> None:
+    ) -> Places:
         if located is not None:
             reasoning, content = located.get("R"), located.get("C")
             fields.found |= set(located)
@@ -125,7 +117,7 @@ class BodyParser:
         parts = [(where, kind) for where, kind in ((reasoning, Kind.reasoning), (content, Kind.content)) if where]
         if called and last and content is not None:
             self._calls_first(text, start, reasoning, content, end, spans)
-            return
+            return reasoning, content
         position = self._lead(text, start, end, parts[0] if parts else None, called, spans)
         if reasoning is not None:
             position = self._after_reasoning(text, reasoning, content, end, called, spans)
@@ -136,6 +128,7 @@ class BodyParser:
             spans.append((position, Kind.tool_call))
         elif position < end and parts:
             self._check_left(text[position:end], parts[-1][1])
+        return reasoning, content
 
     def _find(
         self, text: str, start: int, end: int, fields: Fields

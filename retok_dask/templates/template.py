@@ -16,7 +16,7 @@ from retok_dask.recipe import NormalizeSpec
 from retok_dask.templates.build import Builder, Source
 from retok_dask.templates.controls import ControlTokens, count_in
 from retok_dask.templates.engines import Limits
-from retok_dask.templates.learned import State, TemplateFacts, dropped_parts, learn_template
+from retok_dask.templates.learned import State, TemplateFacts, learn_template
 from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
@@ -316,15 +316,17 @@ class ChatTemplate:
 
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
-        counts = Counter(conversation.counts)
+        counts = Counter[str]()
+        if conversation.counts:
+            counts.update(conversation.counts)
         escape = self._find_controls(messages, conversation.tools, counts) if ready.controls else None
         runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape, seen=ready.scan)
         source = self._source(program, messages, conversation.tools, prompt=prompt)
         try:
-            before = counts.copy()
+            before = dict(counts)
             rendered = Builder(program.parser, runs, source, counts).build()
         except NotProved as error:
-            counts = before
+            counts = Counter(before)
             rendered = self._by_fields(program, runs, source, escape, counts, error)
         rendered.escapes = self._escapes(runs, messages)
         rendered.counts = {name: number for name, number in counts.items() if number}
@@ -341,7 +343,7 @@ class ChatTemplate:
             tools=tools,
             bos=self._state.special_tokens.get("bos_token", ""),
             token=self.controls.pattern,
-            dropped=dropped_parts(program.learned.dropped),
+            dropped=program.dropped,
             bare=lambda: program.preamble(_leading_system(messages), Counter()),
             prompt=prompt,
         )

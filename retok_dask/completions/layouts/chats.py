@@ -62,6 +62,9 @@ ROLES = {
 """What people write for a role. ``call`` is an assistant message that is one JSON tool call."""
 
 
+_ORDINARY_ROLES = frozenset(name for name, role in ROLES.items() if name == role)
+
+
 def role_key(value: Any) -> str | None:
     """Under which key the messages of a list hold their role; None for what is no list of messages."""
     if not isinstance(value, list) or not value:
@@ -146,7 +149,14 @@ def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Co
 
 
 def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
-    """One message in OpenAI form; its content and further keys are left as they are."""
+    """One message in OpenAI form; its content and further keys are left as they are.
+
+    The message itself where nothing is to do.
+    """
+    if type(message) is dict and len(message) == 2 and not spec.roles:
+        name, content = message.get("role"), message.get("content")
+        if type(name) is str and name in _ORDINARY_ROLES and content is not None:
+            return message
     if not isinstance(message, dict):
         raise RecordRejected(RejectReason.bad_layout, f"message {number} is no object")
     name = message.get("role")
