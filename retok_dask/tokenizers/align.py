@@ -53,17 +53,16 @@ class Segments:
     shared: Int32
 
 
-def segments_by_length(spans: Spans, token_lengths: Int64, row_splits: Int64) -> Segments:
+def segments_by_length(spans: Spans, token_ends: Int64, row_splits: Int64) -> Segments:
     """Segments where every token has a known length and rows are covered exactly.
 
     Args:
         spans: for each row, lengths that sum up to the row's tokens' lengths.
-        token_lengths: bytes of each token of the batch, none 0.
+        token_ends: where each token ends in the bytes of the whole batch; none is empty.
         row_splits: rows + 1 offsets into the tokens.
 
     The caller has checked the sums; rows without tokens have no spans.
     """
-    token_ends = np.cumsum(token_lengths)
     span_ends = np.cumsum(spans.length)
     # The token in which each span ends; equal ends mean a clean cut.
     last = np.searchsorted(token_ends, span_ends, side="left")

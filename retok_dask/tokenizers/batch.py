@@ -84,7 +84,8 @@ class BatchEncoder:
 
     def _encode_bytewise(self, job: _Job, table: ByteTable) -> Flat:
         flat = self._engine_ids(job)
-        sums = row_sums(table.lengths[flat[0]], flat[1])
+        job.ends = token_ends(table, flat[0])
+        sums = np.diff(job.ends[flat[1]])
         wrong = np.flatnonzero(sums != job.expected)
         suspects = [row for row in wrong.tolist() if row not in job.failed]
         suspects += [
@@ -102,7 +103,10 @@ class BatchEncoder:
                 if fits and (data is None or table.decode(repaired[number]) == data):
                     continue
             job.slow.add(number)
-        return replace_rows(flat, repaired)
+        if repaired:
+            flat = replace_rows(flat, repaired)
+            job.ends = token_ends(table, flat[0])
+        return flat
 
     def _engine_ids(self, job: _Job) -> Flat:
         """Ids of all rows by the engine in use, sampled rows compared."""
@@ -140,7 +144,8 @@ class BatchEncoder:
         return replace_rows(flat, replaced | {number: self._reference_ids(job, number) for number in guarded})
 
     def _is_guarded(self, text: str) -> bool:
-        return not text.isascii() and any(guard in text for guard in self.guards)
+        # the last character of a guard is the rare one, and looking for one character is nearly free
+        return not text.isascii() and any(guard[-1] in text and guard in text for guard in self.guards)
 
     def _sample_differs(self, texts: Sequence[str], flat: Flat) -> bool:
         chosen = [number for number, text in enumerate(texts) if 0 < len(text) <= PART and is_sampled(text)]
@@ -188,14 +193,15 @@ class BatchEncoder:
             replaced[number] = ids
             cuts[number] = (own, placed[0], placed[1].size)
         replaced |= {number: np.zeros(0, np.int32) for number in job.failed}
-        flat = replace_rows(flat, replaced)
-        lengths = self._table.lengths[flat[0]].astype(np.int64) if self._table else np.ones(flat[0].size, np.int64)
         spans = spans_of(job.rows, job.measured)
-        if replaced:
+        if replaced or self._table is None:
+            flat = replace_rows(flat, replaced)
+            lengths = self._table.lengths[flat[0]].astype(np.int64) if self._table else np.ones(flat[0].size, np.int64)
             spans = align.with_token_cuts(spans, {n: (own, cut) for n, (own, cut, _) in cuts.items()}, set(job.failed))
             for number in cuts:
                 lengths[flat[1][number] : flat[1][number + 1]] = 1
-        segments = align.segments_by_length(spans, lengths, flat[1])
+            job.ends = np.append(0, np.cumsum(lengths))
+        segments = align.segments_by_length(spans, job.ends[1:], flat[1])
         for number, (_, _, shared) in cuts.items():
             segments.shared[number] = shared
         return Encoded(
@@ -213,7 +219,11 @@ class BatchEncoder:
 
 
 class _Job:
-    """The state of one batch on its way."""
+    """The state of one batch on its way.
+
+    Attributes:
+        ends: 0, and the bytes (or tokens, in rows cut by tokens) up to the end of each token of the batch.
+    """
 
     def __init__(self, rows: Sequence[Rendered], measured: Measured) -> None:
         self.rows = rows
@@ -222,6 +232,7 @@ class _Job:
         self.failed: dict[int, str] = {}
         self.slow: set[int] = set()
         self.by_reference: set[int] = set()
+        self.ends: Int64 = np.zeros(1, np.int64)
 
     def fail(self, number: int, reason: RejectReason, detail: str) -> None:
         self.failed.setdefault(number, f"{reason.value}: {detail}")
@@ -232,11 +243,11 @@ def is_sampled(text: str) -> bool:
     return zlib.crc32(f"{len(text)} {text[:64]} {text[-64:]}".encode()) % SAMPLED == 0
 
 
-def row_sums(values: npt.NDArray[np.integer], splits: Int64) -> Int64:
-    """Sum of the values of each row."""
-    total = np.zeros(values.size + 1, np.int64)
-    np.cumsum(values, out=total[1:])
-    return np.diff(total[splits])
+def token_ends(table: ByteTable, ids: Int32) -> Int64:
+    """0, and where each token ends in the bytes of all rows together."""
+    ends = np.zeros(ids.size + 1, np.int64)
+    np.cumsum(table.lengths.take(ids), out=ends[1:])
+    return ends
 
 
 def _row(flat: Flat, number: int) -> Int32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,16 +71,24 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
 def _byte_bounds(number: int, row: Rendered, normalize: Callable[[str], str] | None, found: Measured) -> list[int]:
     text, starts = row.text, row.starts
     parts = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-    encoded = [part.encode() for part in parts]
-    if normalize is not None and not unicodedata.is_normalized("NFC", text):
+    if normalize is not None and not _is_normalized(text, parts):
         encoded = [normalize(part).encode() for part in parts]
         found.normalized[number] = b"".join(encoded)
-    bounds = [0]
-    at = 0
-    for part in encoded:
-        at += len(part)
-        bounds.append(at)
-    return bounds
+        lengths = [len(part) for part in encoded]
+    else:
+        lengths = [len(part) if part.isascii() else len(part.encode()) for part in parts]
+    return [0, *accumulate(lengths)]
+
+
+COMBINES = "\u0300"
+"""The first character that can change with what stands before it."""
+
+
+def _is_normalized(text: str, parts: list[str]) -> bool:
+    """Whether a text is in NFC; most of its parts need no look, if no boundary can compose."""
+    if any(part[:1] >= COMBINES for part in parts):
+        return unicodedata.is_normalized("NFC", text)
+    return all(part.isascii() or unicodedata.is_normalized("NFC", part) for part in parts)
 
 
 def spans_of(rows: Sequence[Rendered], measured: Measured) -> Spans:
