@@ -7,7 +7,6 @@ import gc
 import hashlib
 import tempfile
 from pathlib import Path
-from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -16,16 +15,13 @@ from benchmarks.child import measured
 from benchmarks.runs import recipe_for
 from retok_dask import ChatTemplate, Tokenizer
 from retok_dask.completions import list_inputs, read_records
-from retok_dask.datasets import OutputFolder, UnitWriter, writer
-from retok_dask.kernel import Kernel, UnitStats, process
+from retok_dask.datasets import OutputFolder, UnitWriter
+from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.types import Conversation
 
 if TYPE_CHECKING:
     from retok_dask import Recipe
     from retok_dask.recipe import DatasetSpec
-
-# the stages in CPU time: other programs may share the cores
-process.perf_counter = writer.perf_counter = process_time  # type: ignore[attr-defined]
 
 
 class Pipeline:

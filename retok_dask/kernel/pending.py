@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
@@ -52,6 +52,13 @@ class Origin:
     record: Record
     written: int = 0
     left_out: Reject | Filtered | None = None
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """The origin of a record; what was parsed is let go where its bytes are there."""
+        if record.raw is not None and record.value is not None:
+            record = Record(record.file, record.row, record.offset, record.raw, None)
+        return cls(record)
 
     def mark(self, item: int) -> Mark:
         """Where an item of the record lies."""

@@ -150,8 +150,9 @@ class Kernel:
             pending.size += len(record.raw or b"")
             return
         started = perf_counter()
-        pending.stats.counts.update(record.counts or {})
-        origin = Origin(record)
+        if record.counts:
+            pending.stats.counts.update(record.counts)
+        origin = Origin.of(record)
         pending.origins.append(origin)
         items: list[Item] = []
         with origin:
@@ -187,8 +188,10 @@ class Kernel:
             pending.rows.append(row)
             pending.owners.append(len(pending.origins) - 1)
             pending.size += row.size
-            counts.update(row.rendered.counts)
-        counts.update(item.counts)
+            for name, count in row.rendered.counts.items():
+                counts[name] += count
+        for name, count in item.counts.items():
+            counts[name] += count
 
     def _finish(self, pending: Pending) -> Batch:
         """Encode, mask, cut and filter the pending rows; count; build the Arrow batches."""

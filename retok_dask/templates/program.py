@@ -280,7 +280,7 @@ class Scan:
     """What one look at all texts of an input found.
 
     Attributes:
-        dumped: the input as JSON, or None where JSON cannot hold it.
+        dumped: messages and then tools as JSON, or None where JSON cannot hold them.
         marks: marks whose characters no text holds.
         safe: whether the fast engine may be used.
         tool_objects: about how many objects the tools consist of.
@@ -299,8 +299,8 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
         RecordRejected: the texts hold every character that could be a mark.
     """
     try:
-        dumped = orjson.dumps((messages, tools))
         schemas = orjson.dumps(tools) if tools else b""
+        dumped = orjson.dumps(messages) + schemas
     except (TypeError, ValueError):
         return Scan(None, _free_marks(messages, tools), safe=False)
     objects = schemas.count(b"{")

@@ -151,6 +151,8 @@ def render_marked(
 ) -> Runs:
     """One render by a marked engine."""
     seen = template_messages(messages, marks if method.carry else None)
+    if not method.carry:
+        seen = [dict(message) for message in seen]  # one object may stand for two messages
     context = template_context(seen, tools, variables, generation_prompt=generation_prompt)
     if not method.carry:
         known = {id(message): marks.message(index) for index, message in enumerate(seen)}

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from templates_common import check_cover, public, spans
 
+from retok_dask.templates import ChatTemplate
 from retok_dask.templates.program import Program
 from retok_dask.types import Conversation, RecordRejected
 
@@ -99,6 +100,47 @@ def test_any_conversation(name, conversation):
             for field in ("content",):
                 if message[field].strip() and "content_dropped" not in row.counts:
                     assert message[field].strip() in said
+
+
+@pytest.mark.parametrize("name", FAMILIES[:5])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(conversation=conversations())
+def test_what_was_rendered_before_changes_nothing(name, conversation):
+    """A template that remembers thousands of rows reads the next one as a new process does."""
+    warm = public(name, control_tokens="allow")
+    fresh = ChatTemplate.restore(warm.reduce())
+    answers = []
+    for template in (warm, fresh):
+        try:
+            row = template.render(conversation)[0]
+        except RecordRejected as refused:
+            answers.append((refused.reason, refused.detail))
+        else:
+            answers.append((row.text, spans(row), row.counts))
+    assert answers[0] == answers[1]
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(10**20), 10**20).map(float),
+    st.tuples(st.integers(-(10**6), 10**6), st.integers(0, 12)).map(lambda pair: pair[0] / 10 ** pair[1]),
+    st.floats(1e14, 1e17),
+)
+
+
+@pytest.mark.parametrize("name", ["trl/qwen3", "llama-cpp-python/GLM-4.6", "trl/gptoss"])
+@settings(max_examples=60, deadline=None)
+@given(numbers=st.lists(st.one_of(NUMBERS, st.lists(NUMBERS, max_size=2)), min_size=1, max_size=4))
+def test_numbers_are_printed_as_the_reference_prints_them(name, numbers):
+    call = {"name": "look_up", "arguments": {f"n{place}": number for place, number in enumerate(numbers)}}
+    conversation = Conversation(
+        [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
+        ]
+    )
+    template = unchecked(public(name))
+    assert template.render(conversation)[0].text == template.reference_text(conversation)
 
 
 @given(st.lists(st.tuples(texts, plain), min_size=1, max_size=3))
