@@ -81,7 +81,10 @@ def validate(
         recipe = Recipe.from_dict(yaml.safe_load(manifest.recipe), source=folder.url_of(MANIFEST))
     except (OutputError, ValueError) as error:
         return ValidationReport(url, full, [Check("finished", "error", False, str(error))])
-    checks = [_finished(manifest), *_whole_run(folder, manifest, recipe)]
+    names = sorted(folder.sizes(RECEIPTS))
+    receipts, refused = parse_receipts(names, folder.read_many(names))
+    checks = [_finished(manifest), _files(folder, manifest), _receipts(manifest, receipts, refused)]
+    checks.append(_provenance(folder, manifest, recipe))
     chosen = _choose(manifest.units.values(), None if full else SAMPLED_UNITS, seed)
     vocab_size = (manifest.run.get("tokenizer") or {}).get("vocab_size")
     findings = map_units(scan_unit, chosen, client=client, folder=folder, recipe=recipe, vocab_size=vocab_size)
@@ -93,7 +96,7 @@ def validate(
         reject_share(recipe, manifest),
         user_thresholds(recipe, manifest),
         canaries(recipe, manifest),
-        drift(manifest),
+        drift(manifest, receipts),
     ]
     return ValidationReport(url, full, checks)
 
@@ -101,10 +104,6 @@ def validate(
 def _finished(manifest: Manifest) -> Check:
     problems = [f"unit {unit!r} has no output: {why}" for unit, why in manifest.failed.items()]
     return verdict("finished", problems, f"the run finished at {manifest.written}", {"units": len(manifest.units)})
-
-
-def _whole_run(folder: OutputFolder, manifest: Manifest, recipe: Recipe) -> list[Check]:
-    return [_files(folder, manifest), _receipts(folder, manifest), _provenance(folder, manifest, recipe)]
 
 
 def _files(folder: OutputFolder, manifest: Manifest) -> Check:
@@ -124,10 +123,8 @@ def _files(folder: OutputFolder, manifest: Manifest) -> Check:
     )
 
 
-def _receipts(folder: OutputFolder, manifest: Manifest) -> Check:
+def _receipts(manifest: Manifest, receipts: dict[str, Receipt], refused: dict[str, str]) -> Check:
     """Receipts and manifest say the same of every unit."""
-    names = sorted(folder.sizes(RECEIPTS))
-    receipts, refused = parse_receipts(names, folder.read_many(names))
     problems = [f"unit {unit!r}: {why}" for unit, why in refused.items()]
     problems += [
         f"unit {unit!r} has no receipt" for unit in manifest.units if unit not in receipts and unit not in refused
@@ -140,7 +137,8 @@ def _receipts(folder: OutputFolder, manifest: Manifest) -> Check:
     for unit, receipt in receipts.items():
         if unit in manifest.units:
             problems += _receipt_problems(manifest.units[unit], receipt, manifest.fingerprint)
-    return verdict("receipts", problems, f"{len(names)} receipts agree with the manifest", {"receipts": len(names)})
+    count = len(receipts) + len(refused)
+    return verdict("receipts", problems, f"{count} receipts agree with the manifest", {"receipts": count})
 
 
 def _receipt_problems(entry: UnitEntry, receipt: Receipt, fingerprint: str) -> list[str]:

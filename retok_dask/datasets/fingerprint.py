@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from retok_dask.datasets.folder import INPUTS, RECIPE, RUN, OutputFolder
 from retok_dask.errors import FingerprintMismatch, OutputError
 from retok_dask.kernel import golden_ids
+from retok_dask.kernel.items import DocumentRows
 from retok_dask.recipe import Recipe, digest
 from retok_dask.schema import SCHEMA_VERSION
 from retok_dask.tokenizers import Tokenizer
+from retok_dask.types import Document, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +133,7 @@ class Fingerprint:
             template=template.digest if template is not None else None,
             versions={name: _version(name) for name in BINDING},
             sources={name: source.digest for name, source in (sources or {}).items()},
-            facts=_facts(tokenizer),
+            facts=_facts(recipe, tokenizer),
         )
 
     @property
@@ -269,11 +271,21 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def _facts(tokenizer: Any) -> dict[str, Any]:
+def _facts(recipe: Recipe, tokenizer: Any) -> dict[str, Any]:
     facts = {name: getattr(tokenizer, name, None) for name in FACTS}
     if isinstance(tokenizer, Tokenizer):
         facts[GOLDEN] = golden_ids(tokenizer)
+        if any(spec.mode == "text" for spec in recipe.datasets):
+            facts["documents"] = _document_frame(recipe, tokenizer)
     return facts
+
+
+def _document_frame(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, str]:
+    """What is written around a document, where the recipe leaves it to the tokenizer's own rule."""
+    row = DocumentRows(recipe, tokenizer)(Document("x")).rendered
+    ends = [*row.starts[1:], len(row.text)]
+    parts = {kind: row.text[start:end] for kind, start, end in zip(row.kinds, row.starts, ends, strict=True)}
+    return {"bos": parts.get(Kind.bos, ""), "separator": parts.get(Kind.stop, "")}
 
 
 def _check_empty(folder: OutputFolder) -> bool:

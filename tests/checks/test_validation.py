@@ -27,6 +27,7 @@ from retok_dask.datasets import (
 from retok_dask.errors import ValidationFailed
 from retok_dask.kernel import Batch, UnitStats
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema
+from retok_dask.views import WrittenRun
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +350,26 @@ def test_drift_between_units_and_canaries_only_warn(tmp_path):
     assert not check.passed
     assert check.severity == "warning"
     assert "'data-00004'" in check.detail
+
+
+def test_a_unit_with_other_tokens_a_byte_drifts(tmp_path):
+    """Rows as long and trained as elsewhere, of text that the tokenizer hardly knows."""
+    folder = make_run(tmp_path, units=9, manifest=False)
+    for name, receipt in read_receipts(folder).items():
+        size = receipt.stats["tokens"] * (1 if name == "data-00004" else 4)
+        stats = receipt.stats | {"text_bytes": size}
+        folder.write_json(folder.receipt(name), dataclasses.replace(receipt, stats=stats).to_dict())
+    write_manifest(folder, read_receipts(folder))
+    check = validate(folder.url).check("drift")
+    assert check.detail == "unit 'data-00004' has tokens a byte 1, data set 'data' has 0.25"
+    assert check.numbers["data.tokens a byte"] == 0.25
+    shown = WrittenRun(folder.url).drift()
+    (drawn,) = shown.tables
+    at = drawn.columns.index("tokens a byte")
+    assert (drawn.rows[0][1], drawn.rows[0][at]) == ("data-00004", "1.0000")
+    assert {row[at] for row in drawn.rows[1:]} == {"0.2500"}
+    folder.remove([folder.receipt("data-00000"), folder.receipt("data-00001")])
+    assert "data.tokens a byte" not in validate(folder.url).check("drift").numbers
 
 
 def read_recipe(folder: OutputFolder):
