@@ -120,7 +120,7 @@ def _nfc(tokenizer: Tokenizer, spec: TokenizerSpec) -> Switch:
 
 
 @lru_cache(maxsize=4)
-def _ids_with(tokenizer: Tokenizer, nfc: bool) -> list[list[int]]:  # noqa: FBT001
+def _ids_with(tokenizer: Tokenizer, nfc: bool) -> list[list[int]]:
     """The words with NFC or without, whatever the tokenizer does."""
     from tokenizers import normalizers  # noqa: PLC0415  native library
 

@@ -15,6 +15,7 @@ from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.errors import TokenizerError
 from retok_dask.recipe import Recipe, TokenizerSpec
 from retok_dask.tokenizers import Tokenizer
+from retok_dask.tokenizers.switches import switches
 
 LLAMA_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """What published conversions of Mistral's tokenizers have in place of their own pattern."""
@@ -56,13 +57,12 @@ def test_a_plan_shows_the_flag_off_and_on(mistral):
     words = {word["word"]: word for word in found["words"]}
     assert {"eBay", "mL", "NaOH", "pH"} <= words.keys()
     assert found["differing"] == sum(word["differs"] for word in words.values()) > 0
-    off, on = (
-        Backend.from_str(Tokenizer.load(spec, engine="reference").definition.json)
-        for spec in (TokenizerSpec(path=str(mistral), fix_mistral_regex=fix) for fix in (False, True))
+    wrong, right = (
+        Backend.from_file(str(place / "tokenizer.json")) for place in (mistral, assets.tokenizer_folder("mistral_nemo"))
     )
     for word, row in words.items():
-        assert row["off"] == off.encode(word, add_special_tokens=False).tokens
-        assert row["on"] == on.encode(word, add_special_tokens=False).tokens
+        assert row["off"] == wrong.encode(word, add_special_tokens=False).tokens
+        assert row["on"] == right.encode(word, add_special_tokens=False).tokens
         assert row["differs"] == (row["off"] != row["on"])
     assert len(found["notes"]) == 1, "the library's opinion, once"
     text, drawn = planned.to_text(), planned._repr_html_()
@@ -71,17 +71,16 @@ def test_a_plan_shows_the_flag_off_and_on(mistral):
     assert "off, in force" in drawn
 
 
-def test_the_flag_is_recorded_and_turns_the_table(mistral):
-    (found,) = plan(recipe_for(mistral, fix_mistral_regex=True)).settings
+def test_the_flag_as_set_turns_the_table(mistral):
+    spec = TokenizerSpec(path=str(mistral), fix_mistral_regex=True)
+    (found,) = switches(Tokenizer.load(spec, engine="reference"), spec)
     assert (found.value, found.in_force, found.notes) == ("true", "on", [])
     assert found.differing > 0
 
 
-def test_tokenizers_whose_ids_hang_on_nothing_show_no_table(tmp_path):
-    folder = assets.tokenizer_folder("qwen3")
-    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
-    recipe = recipe_for(tmp_path).with_changes(tokenizer={"path": str(folder)})
-    assert plan(recipe).settings == []
+def test_tokenizers_whose_ids_hang_on_nothing_show_no_table():
+    spec = TokenizerSpec(path=str(assets.tokenizer_folder("qwen3") / "tokenizer.json"))
+    assert switches(Tokenizer.load(spec, engine="reference"), spec) == []
 
 
 def test_the_audit_shows_what_a_rank_files_normalizer_does(tmp_path):
