@@ -115,7 +115,8 @@ def run_summary(data: Data) -> Summary:
     """The end of a run: its verdict, what became of the records, and what went wrong on the way."""
     stats = _dict(data.get("stats"))
     known = {"verdict", "exit_code", "stats", "failed", "seconds", "committed_now", "committed_before", "units"}
-    summary = describe("Run", _rest(data, known if stats else known - {"stats"}))
+    rest = _rest(data, known if stats else known - {"stats"})
+    summary = describe("Run", {name: value for name, value in rest.items() if value not in (0, False)})
     if "exit_code" in data:
         summary.verdict = "FAILED" if data["exit_code"] else "PASSED"
     if data.get("verdict"):
