@@ -89,6 +89,11 @@ def test_save_to_disk_is_loaded_by_datasets(run, truth, tmp_path, to):
     import datasets
 
     export(run, to, str(tmp_path), shards=3)
+    if to == "speculators":
+        # its own folder wants torch tensors, and so does ours; the rows can be read without
+        state = json.loads((tmp_path / "state.json").read_text())
+        assert state["_format_type"] == "torch"
+        (tmp_path / "state.json").write_text(json.dumps(state | {"_format_type": None}))
     found = datasets.load_from_disk(str(tmp_path))
     ids, masks = found["input_ids"][:], found["loss_mask"][:]
     if to == "specforge":
@@ -100,6 +105,14 @@ def test_save_to_disk_is_loaded_by_datasets(run, truth, tmp_path, to):
         assert numpy_rows[0]["input_ids"].dtype == np.int64
     assert as_pairs(zip(ids, masks, strict=True)) == truth
     assert len(list(tmp_path.glob("*.arrow"))) == 3
+
+
+def test_json_lines_of_prompts(run, truth, tmp_path):
+    export(run, "specforge-prompts", str(tmp_path), shards=2)
+    paths = sorted(tmp_path.glob("*.jsonl"))
+    assert len(paths) == 2
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    assert [(line["input_ids"], line["loss_mask"]) for line in lines] == truth
 
 
 def test_hf_arrow_is_what_datasets_itself_writes(run, tmp_path):
