@@ -149,11 +149,11 @@ def _ids(tokenizer: Tokenizer, words: tuple[str, ...]) -> list[list[int]]:
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    pieces = (tokenizer.decode_bytes([one]) for one in ids)
-    return [_shown(piece) for piece in pieces]
+    return [piece_text(tokenizer.decode_bytes([one])) for one in ids]
 
 
-def _shown(piece: bytes) -> str:
+def piece_text(piece: bytes) -> str:
+    """A token's bytes for people; those of a cut character one by one, as ``<0xE2>``."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -27,7 +27,7 @@ def plan_summary(data: Data) -> Summary:
     total = _dict(data.get("total"))
     if total:
         summary.lines.append(
-            f"{cell(total['tokens'])} tokens in about {duration(data['seconds'])} on {cell(data['workers'])} workers, "
+            f"{cell(total['tokens'])} tokens in about {duration(data['seconds'])} on {cell(data['workers'])} worker{'s' * (data['workers'] != 1)}, "
             f"{size(total['output_bytes'])} of Parquet"
         )
     if data.get("needed_memory"):
@@ -44,8 +44,8 @@ def plan_summary(data: Data) -> Summary:
     summary.lines += [str(note) for note in data.get("notes") or ()]
     if _dict(data.get("audit")):
         audit = audit_summary(data["audit"])
-        for each in audit.tables:
-            each.title = f"Template: {each.title}"
+        for number, each in enumerate(audit.tables):
+            each.title, each.folded = f"Template: {each.title}", number > 0
         summary.facts += [(f"template audit, {label}", value) for label, value in audit.facts]
         summary.tables += audit.tables
     return summary
@@ -66,7 +66,8 @@ def _predicted(datasets: list[Data]) -> Table:
 
 def _sampled(datasets: list[Data]) -> Table:
     rows = [
-        (one.get("name"), what, name, count, percent(count, one.get("sampled") or 0))
+        # what is noticed is counted by message or character: no share of the records
+        (one.get("name"), what, name, count, "-" if what == "noticed" else percent(count, one.get("sampled") or 0))
         for one in datasets
         for what, counts in (
             ("layout", one.get("layouts")),
@@ -76,7 +77,7 @@ def _sampled(datasets: list[Data]) -> Table:
         )
         for name, count in _dict(counts).items()
     ]
-    return table("In the sample", ["data set", "", "which", "records", "share"], rows, bars=("share",))
+    return table("In the sample", ["data set", "", "which", "number", "share"], rows, bars=("share",))
 
 
 def _history(datasets: list[Data]) -> Table:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 MAX_COLUMNS = 14
-CELL = 240
+CELL = 400
 _NUMERIC = re.compile(r"[-+]?[\d,.]+ ?(%|s|ms|h|min|[KMGT]?i?B|tokens/s|tok/s)?|-")
 _SHARE = re.compile(r"\d+(\.\d+)? ?%")
 
