@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -287,7 +287,7 @@ def _plan_dataset(
         reject_reasons=dict(stats.rejected),
         filter_reasons=dict(stats.filtered),
         noticed=dict(stats.counts),
-        history=_history(recipe, spec, tokenizer, template, records, scale),
+        history=_history(recipe, spec, tokenizer, template, records, stats, scale),
         source_tokens=round(stats.counts["source_tokens"] * scale),
         token_table=kernel.token_table,
     )
@@ -312,18 +312,21 @@ def _history(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     records: list[Record | Reject],
+    own: UnitStats,
     scale: float,
 ) -> dict[str, dict[str, int]]:
-    """What each choice of ``history`` costs and trains, where the choice makes a difference."""
+    """What each choice of ``history`` costs and trains, where the choice makes a difference; `own` is the recipe's."""
     if template is None or spec.mode != "chat":
         return {}
     costs: dict[str, dict[str, int]] = {}
     for choice in ("whole", "per_turn", "auto"):
-        changed = recipe.with_changes(history=choice)
-        assert changed.date is not None
-        other = ChatTemplate.load(changed.template, tokenizer=tokenizer, recipe=changed, date=changed.date)
-        kernel = Kernel(changed, spec, tokenizer, other)
-        stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
+        stats = own
+        if choice != recipe.history:
+            changed = recipe.with_changes(history=choice)
+            # the same template, so that nothing has to be proved again
+            other = ChatTemplate.restore(replace(template.reduce(), history=choice))
+            kernel = Kernel(changed, spec, tokenizer, other)
+            stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
         counted = {"samples": stats.samples, "tokens": stats.tokens, "loss_tokens": stats.loss_tokens}
         costs[choice] = {name: round(value * scale) for name, value in counted.items()}
     return costs if len({tuple(cost.values()) for cost in costs.values()}) > 1 else {}
