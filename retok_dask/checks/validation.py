@@ -248,20 +248,28 @@ def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: C
         encoder = load_encoder(folder.url, folder.storage, reference=not full)
     except (RetokError, OSError) as error:
         why = f"tokenizer or template cannot be loaded: {error}"
-        return [skipped("same_encoder", why), skipped("re_encoding", why)]
+        return [skipped("same_encoder", why), skipped("decoding", why), skipped("re_encoding", why)]
     differences = encoder.differences(manifest.run)
     same = verdict("same_encoder", differences, "tokenizer and template are those of the run", {})
     chosen = [entry.unit for entry in _choose(manifest.units.values(), None if full else ENCODED_UNITS, seed)]
     findings = map_units(
         encode_unit_again, chosen, client=client, url=folder.url, storage=folder.storage, full=full, seed=seed
     )
+    decoded = _decoding(findings)
     gone = [item for item in findings if "source_gone" in item.problems]
     if gone and len(gone) == len(findings):
-        return [same, skipped("re_encoding", gone[0].problems["source_gone"][0])]
+        return [same, decoded, skipped("re_encoding", gone[0].problems["source_gone"][0])]
     problems = [problem for item in findings for problem in item.problems.get("re_encoding", [])]
     numbers = {"units": len(findings) - len(gone), "rows": sum(item.counts["rows"] for item in findings)}
     good = f"{numbers['rows']:,} rows of {numbers['units']} units are what their source gives"
-    return [same, verdict("re_encoding", problems, good, numbers)]
+    return [same, decoded, verdict("re_encoding", problems, good, numbers)]
+
+
+def _decoding(findings: Sequence[UnitFindings]) -> Check:
+    """Rows decode to text, and their segments to whole characters."""
+    problems = [problem for item in findings for problem in item.problems.get("decoding", [])]
+    rows = sum(item.counts["decoded"] for item in findings)
+    return verdict("decoding", problems, f"{rows:,} rows decode to text, segment by segment", {"rows": rows})
 
 
 def _choose(units: Iterable[UnitEntry], number: int | None, seed: int) -> list[UnitEntry]:
