@@ -27,11 +27,12 @@ def python(name: str) -> Path:
     return (torch if name == "torch" else _environment(name, beside=torch)) / "bin" / "python"
 
 
-def run(name: str, script: str, *arguments: str | Path, folder: Path) -> dict[str, Any]:
-    """What a script of this folder prints as its last line, run in a consumer's environment."""
+def run(name: str | None, script: str, *arguments: str | Path, folder: Path) -> dict[str, Any]:
+    """What a script of this folder prints as its last line, run in a consumer's environment (None: in ours)."""
     quiet = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TRL_EXPERIMENTAL_SILENCE": "1", "DO_NOT_TRACK": "1"}
+    quiet |= {"OMP_NUM_THREADS": "1"}
     home = {"HF_HOME": str(folder / "hf"), "HOME": str(folder)}
-    command = [str(python(name)), str(HERE / script), *map(str, arguments)]
+    command = [sys.executable if name is None else str(python(name)), str(HERE / script), *map(str, arguments)]
     done = subprocess.run(
         command, cwd=folder, env=os.environ | quiet | home, check=False, capture_output=True, text=True, timeout=280
     )

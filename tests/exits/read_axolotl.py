@@ -26,12 +26,14 @@ def main() -> None:
     settings = DictDefault(config | SETTINGS | {"dataset_prepared_path": "prepared"})
     data, _, _, _ = prepare_datasets(settings, tokenizer)
     collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
+    # what a model takes: the trainer removes other columns
+    names = [name for name in ("input_ids", "labels", "position_ids") if name in data.column_names]
     found = []
     for number in range(0, len(data), 4):
         rows = [data[index] for index in range(number, min(number + 4, len(data)))]
-        batch = collate([{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows])
+        batch = collate([{name: row[name] for name in (*names, "attention_mask")} for row in rows])
         real = batch["attention_mask"].bool()
-        parts = [torch.as_tensor(batch[name]) for name in ("input_ids", "labels")]
+        parts = [torch.as_tensor(batch[name]) for name in names]
         found += [[part[row][real[row]].tolist() for part in parts] for row in range(len(real))]
     print(json.dumps({"rows": found}))
 

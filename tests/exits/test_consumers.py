@@ -28,6 +28,14 @@ def labels_of(rows):
     return [[ids, [t if m else IGNORED for t, m in zip(ids, mask, strict=True)]] for ids, mask in rows]
 
 
+def documents(packed):
+    """Ids and labels of each document of packed rows, which begin where a position is 0."""
+    for ids, labels, positions in packed:
+        starts = [place for place, position in enumerate(positions) if position == 0]
+        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+            yield [ids[start:end], labels[start:end]]
+
+
 def draft_maps(run, folder):
     return vocabulary(run, size=100, vocab_size=VOCABULARY, to=str(folder / "draft")).draft
 
@@ -45,17 +53,18 @@ def test_trl(run, truth, tmp_path, name):
 def test_trl_packed(run, truth, tmp_path, name):
     export(run, name, str(tmp_path / f"tokens-{name}"), pack=128)
     found = environments.run("trl", "read_trl.py", name, "packed", folder=tmp_path)
-    documents = []
-    for ids, labels, positions in found["rows"]:
-        starts = [place for place, position in enumerate(positions) if position == 0]
-        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-            documents.append([ids[start:end], labels[start:end]])
-    assert sorted(documents) == sorted(labels_of(truth))
+    assert sorted(documents(found["rows"])) == sorted(labels_of(truth))
 
 
 def test_axolotl(run, truth, tmp_path):
     export(run, "axolotl", str(tmp_path / "tokens-axolotl"), shards=2)
     assert environments.run("axolotl", "read_axolotl.py", folder=tmp_path)["rows"] == labels_of(truth)
+
+
+def test_axolotl_packed(run, truth, tmp_path):
+    export(run, "axolotl", str(tmp_path / "tokens-axolotl"), pack=128)
+    found = environments.run("axolotl", "read_axolotl.py", folder=tmp_path)
+    assert sorted(documents(found["rows"])) == sorted(labels_of(truth))
 
 
 def test_model_optimizer(run, truth, tmp_path):
@@ -95,3 +104,17 @@ def test_megatron_nanotron_and_mosaic(run, truth, tmp_path):
     whole = len(stream) // 4097
     assert whole >= 2
     assert found["nanotron"] == [stream[4097 * n : 4097 * (n + 1)] for n in range(whole)]
+
+
+def test_torch_reads_a_run_through_its_data_loader(tmp_path):
+    """And learns from it the trained tokens alone."""
+    run = make_run(tmp_path / "run", units=2, rows=10)
+    truth = [[row["input_ids"].tolist(), row["loss_mask"].astype(int).tolist()] for row in open_dataset(run.url)]
+    torch = environments.python("torch").parents[1]
+    found = environments.run(None, "read_loader.py", run.url, torch, folder=tmp_path)
+    assert found["map"] == found["plain"] == truth
+    assert sorted(found["ranks"]) == sorted(truth)
+    trained = {token for ids, mask in truth for token, hit in zip(ids, mask, strict=True) if hit}
+    assert found["targets"] == sum(sum(mask) for _, mask in truth)
+    assert found["losses"][-1] < found["losses"][0] / 10
+    assert set(found["learned"]) == trained
