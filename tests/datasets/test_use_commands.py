@@ -1,4 +1,4 @@
-"""`retok vocabulary` and `retok mix`: what they count, what they write, and what they refuse."""
+"""`retok vocabulary`, `retok mix` and `retok diff`: what they count, what they write, and what they refuse."""
 
 from __future__ import annotations
 
@@ -155,3 +155,17 @@ def test_an_index_is_held_to_the_rows_that_were_mixed(tmp_path):
         open_mixture(str(file))
     with pytest.raises(OutputError, match="no index of a mixture"):
         open_mixture(open_dataset(folder.url).files[0])
+
+
+# differences
+
+
+def test_diff_ends_non_zero_and_says_which_rows_changed(run, tmp_path):
+    assert in_process("remask", run, "--policy", "all", "--to", tmp_path / "all").returncode == 0
+    done = in_process("diff", run, tmp_path / "all", "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["asked"] == ["recipe.mask: was assistant, is all"]
+    assert found["changed"] == 120
+    assert found["changed_parts"] == {"loss_mask": 120}
+    assert set(found["examples"]["changed"]) <= {row["sample_id"] for row in open_dataset(run)}
