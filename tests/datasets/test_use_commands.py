@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +103,13 @@ def test_a_mixture_of_runs_is_an_index_of_their_rows(run, other, tmp_path):
     assert max(names.values()) - min(names.values()) >= 1
     assert file.stat().st_size < 100 * len(mixture)
     assert [path.name for path in tmp_path.iterdir()] == ["mixture.parquet"]
+
+
+def test_an_index_of_a_relative_folder_opens_from_anywhere(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(run).parent)
+    assert said("mix", Path(run).name, "--to", "mixture.parquet")["file"] == "mixture.parquet"
+    monkeypatch.chdir(tmp_path)
+    assert len(open_mixture(str(Path(run).parent / "mixture.parquet"))) == 120
 
 
 def test_the_same_seed_writes_the_same_index(run, tmp_path):
