@@ -63,18 +63,19 @@ class Original:
 def original_of(template: ChatTemplate, tokenizer: TokenizerFacts) -> Original | None:
     """The tokenizer's own template, where a recipe gives another one with generation tags.
 
-    Raises:
-        TemplateError: the tokenizer's own does not compile.
+    None as well where the own one cannot be used, which may be why there is another.
     """
     if not template.facts.generation_tags or not tokenizer.chat_templates:
         return None
     try:
         texts = template_texts(TemplateSpec(), tokenizer)
+        if template.text in texts.values():
+            return None
+        own = ChatTemplate.restore(replace(template.reduce(), texts=texts, learned={}))
+        own.engine  # noqa: B018  compiled and proved here, not at the first conversation
     except TemplateError:
-        return None  # several without a default: none is the own one
-    if template.text in texts.values():
         return None
-    return Original(ChatTemplate.restore(replace(template.reduce(), texts=texts, learned={})), template)
+    return Original(own, template)
 
 
 def require_same_text(template: ChatTemplate, tokenizer: TokenizerFacts) -> None:

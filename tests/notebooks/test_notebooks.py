@@ -135,6 +135,13 @@ def test_report_of_a_good_run(work: Path, ran: Any) -> None:
         "longest",
         "lowest trained share",
         'alt="Workers"',
+        "drops reasoning",
+        "message 1 (assistant)",
+        "swallows",
+        "zero trained tokens",
+        "doubled BOS",
+        "unbalanced think tags",
+        "tokenizer.normalizer is NFC, on in this run",
     ):
         assert part in page
     assert "<script" not in page

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import assets
 import pytest
 import yaml
-from templates_common import public_texts
+from templates_common import facts_of, load, public_texts
 from typer.testing import CliRunner
 
 from retok_dask.cli import app
@@ -17,6 +18,7 @@ from retok_dask.demo import qwen_tokenizer_spec
 from retok_dask.errors import TemplateError
 from retok_dask.recipe import Recipe
 from retok_dask.single import Pipeline
+from retok_dask.templates import audit, require_same_text
 
 TURN = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SILENT = {
@@ -105,6 +107,11 @@ def model(tmp_path_factory):
     return folder
 
 
+def recipe_with(model, template):
+    given = {"tokenizer": str(model / "tokenizer.json"), "template": str(model / template), "output": "-"}
+    return Recipe.from_dict(given | {"engine": "reference", "datasets": [{"input": str(model / "in.jsonl")}]})
+
+
 def audited(model, template):
     command = ["audit", str(model / "in.jsonl"), "-t", str(model / "tokenizer.json")]
     done = CliRunner().invoke(app, [*command, "--template", str(model / template), "--json"])
@@ -119,10 +126,8 @@ def test_a_tagged_copy_that_lost_a_newline_is_named_and_refused(model):
     assert row["count"] == 1
     assert row["example"].startswith("at character ")
     assert "<|im_end|>\\n" in row["example"]
-    given = {"tokenizer": str(model / "tokenizer.json"), "template": str(model / "swallowed.jinja"), "output": "-"}
-    recipe = Recipe.from_dict(given | {"engine": "reference", "datasets": [{"input": str(model / "in.jsonl")}]})
     with pytest.raises(TemplateError, match=r"but for blanks.*own .*<\|im_end\|>\\n"):
-        plan(recipe)
+        plan(recipe_with(model, "swallowed.jinja"))
 
 
 def test_a_tagged_copy_with_the_same_text_runs(model):
@@ -150,5 +155,14 @@ def test_another_template_is_meant_to_be_another(model):
     (model / "other.jinja").write_text(public_texts()["trl/qwen3_training"], encoding="utf-8")
     row = audited(model, "other.jinja")["text against the tokenizer's own template"]
     assert row["value"] == "renders other text"
-    made = Pipeline.open(str(model / "tokenizer.json"), template=str(model / "other.jinja"))
-    assert len(made.encode([{"messages": TURN}])) == 1
+    assert len(Pipeline(recipe_with(model, "other.jinja")).encode([{"messages": TURN}])) == 1
+
+
+@pytest.mark.parametrize("own", ["{% for", "{{ messages | length }}", {"a": "{{ 1 }}", "b": "{{ 2 }}"}])
+def test_an_own_template_that_cannot_be_used_is_no_hindrance(own):
+    text = public_texts()["trl/qwen3_training"]
+    tokenizer = replace(facts_of(text), chat_templates=own)
+    template = load(text, {"text": text}, tokenizer=tokenizer)
+    require_same_text(template, tokenizer)
+    facts = [row.fact for row in audit(template, tokenizer=tokenizer).rows]
+    assert "text against the tokenizer's own template" not in facts

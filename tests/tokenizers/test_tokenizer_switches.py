@@ -7,13 +7,12 @@ import json
 import assets
 import pytest
 from tokenizers import Tokenizer as Backend
-from typer.testing import CliRunner
 
-from retok_dask.cli import app
 from retok_dask.cluster import plan
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.errors import TokenizerError
 from retok_dask.recipe import Recipe, TokenizerSpec
+from retok_dask.single import audit_input
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.tokenizers.switches import switches
 
@@ -71,11 +70,14 @@ def test_a_plan_shows_the_flag_off_and_on(mistral):
     assert "off, in force" in drawn
 
 
-def test_the_flag_as_set_turns_the_table(mistral):
+def test_the_flag_as_set_turns_the_table(mistral, capfd):
     spec = TokenizerSpec(path=str(mistral), fix_mistral_regex=True)
-    (found,) = switches(Tokenizer.load(spec, engine="reference"), spec)
+    fixed = Tokenizer.load(spec, engine="reference")
+    assert fixed.digest != Tokenizer.load(TokenizerSpec(path=str(mistral))).digest, "a run's fingerprint knows it"
+    (found,) = switches(fixed, spec)
     assert (found.value, found.in_force, found.notes) == ("true", "on", [])
     assert found.differing > 0
+    assert "regex" not in "".join(capfd.readouterr()), "the library's opinion is printed nowhere"
 
 
 def test_tokenizers_whose_ids_hang_on_nothing_show_no_table():
@@ -94,18 +96,15 @@ def test_the_audit_shows_what_a_rank_files_normalizer_does(tmp_path):
         }
     )
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    place = str(tmp_path / "recipe.yaml")
-    done = CliRunner().invoke(app, ["audit", "-t", place, "--json"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)["settings"]
+    audited = audit_input(None, tokenizer=str(tmp_path / "recipe.yaml"))
+    (found,) = audited.to_dict()["settings"]
     assert (found["setting"], found["in_force"]) == ("tokenizer.normalizer", "on")
     words = {word["word"]: word for word in found["words"]}
     assert words["cafe"]["differs"] is False
     assert words["cafe\u0301"]["on"] == ["ca", "fé"]
     assert words["cafe\u0301"]["differs"]
-    assert CliRunner().invoke(app, ["audit", "-t", place, "--html", str(tmp_path / "page.html")]).exit_code == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "tokenizer.normalizer is NFC, on in this run" in page
+    assert "tokenizer.normalizer is NFC (on in this run)" in audited.to_text()
+    assert "tokenizer.normalizer is NFC, on in this run" in audited._repr_html_()
 
 
 @pytest.mark.parametrize("value", [True, False])
