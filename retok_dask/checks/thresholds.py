@@ -165,10 +165,14 @@ def drift(manifest: Manifest, receipts: Mapping[str, Receipt]) -> Check:
             middle, far = _outliers(np.array(values))
             numbers[f"{name}.{what}"] = middle
             problems += [
-                f"unit {chosen[index].unit!r} has {what} {values[index]:.3g}, data set {name!r} has {middle:.3g}"
+                f"unit {chosen[index].unit!r} has {what} {_number(values[index])}, data set {name!r} has {_number(middle)}"
                 for index in far
             ]
     return verdict("drift", problems, "no unit is far from its data set", numbers, "warning")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _outliers(values: np.ndarray[Any, Any]) -> tuple[float, list[int]]:
