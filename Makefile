@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DATA ?= demo-data
 DEMO_OUT ?= demo-out
 
-.PHONY: help install demo test test-browser lint types bench bench-full clean
+.PHONY: help install demo test test-browser test-consumers lint types bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -35,11 +35,14 @@ demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, wri
 	@echo "Report:  $(DEMO_OUT)/report/report.html"
 
 test: $(VENV)/.dev  ## Install what the tests need and run them
-	$(BIN)/python -m pytest -m "not browser" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "not browser and not consumers" -n auto --dist loadfile
 
 test-browser: $(VENV)/.dev  ## Drive a real JupyterLab in Chromium (.ci/install-browser puts that on a Debian machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
 	$(BIN)/python -m pytest -m browser tests/browser
+
+test-consumers: $(VENV)/.dev  ## Load exports by the trainers' own code, each in its own environment (5 GB, torch for the CPU)
+	$(BIN)/python -m pytest -m consumers tests/exits
 
 lint: $(VENV)/.dev  ## Check style
 	$(BIN)/ruff check .

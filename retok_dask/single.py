@@ -16,8 +16,9 @@ from retok_dask.datasets.rows import rows_of
 from retok_dask.errors import InputError, RecipeError, did_you_mean
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
-from retok_dask.templates import ChatTemplate, control_strings
+from retok_dask.templates import ChatTemplate, control_strings, require_same_text
 from retok_dask.tokenizers import Tokenizer
+from retok_dask.tokenizers.switches import switches
 from retok_dask.types import Conversation, Record, RecordRejected, Reject
 
 if TYPE_CHECKING:
@@ -99,8 +100,10 @@ class Pipeline:
         return template
 
     def _kernel(self) -> Kernel:
-        needs_template = self.dataset.mode in ("chat", "prompts")
-        return Kernel(self.recipe, self.dataset, self.tokenizer, self.template if needs_template else None)
+        if self.dataset.mode not in ("chat", "prompts"):
+            return Kernel(self.recipe, self.dataset, self.tokenizer, None)
+        require_same_text(self.template, self.tokenizer)
+        return Kernel(self.recipe, self.dataset, self.tokenizer, self.template)
 
     def process(self, records: Iterable[Record | Reject]) -> Iterator[Batch]:
         """Records to batches, as a worker does it."""
@@ -248,7 +251,10 @@ def audit_input(data: str | None, *, tokenizer: str, template: str | None = None
 
     pipeline = Pipeline.open(tokenizer, template=template, data=data)
     found = islice(pipeline.items(), AUDIT_RECORDS) if data is not None else iter(())
-    return audit(pipeline.template, [item for item in found if isinstance(item, Conversation)])
+    talks = [item for item in found if isinstance(item, Conversation)]
+    result = audit(pipeline.template, talks, tokenizer=pipeline.tokenizer)
+    result.settings += switches(pipeline.tokenizer, pipeline.recipe.tokenizer, pipeline.recipe.storage)
+    return result
 
 
 def encode_stream(

@@ -1,4 +1,4 @@
-"""Does the source, encoded again, give what is stored?"""
+"""Does what is stored decode to text, and does its source, encoded again, give it?"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retok_dask.checks.decoding import decode_unit
 from retok_dask.checks.rows import UnitFindings
 from retok_dask.completions import Unit, read_records
 from retok_dask.completions.storage import storage_options
@@ -109,12 +110,16 @@ def encode_unit_again(unit: str, *, url: str, storage: StorageSpec | None, full:
         encoder = load_encoder(url, storage, reference=not full)
         receipt = Receipt.from_dict(folder.read_json(folder.receipt(unit)) or {})
         stored = _stored_digests(folder, receipt, encoder.recipe)
+        wanted = None if full else _some_records(list(stored), seed)
+        if _of_text(encoder.recipe, receipt.dataset):
+            chosen = stored if wanted is None else {name for name in stored if _record(name) in wanted}
+            decode_unit(findings, folder, receipt, encoder.tokenizer, chosen.__contains__)
     except StorageError:
         raise
     except (OutputError, pa.ArrowException, OSError):
         return findings  # a receipt or file that cannot be read is what the checks of files report
     try:
-        _compare(findings, folder, receipt, encoder, stored, None if full else _some_records(list(stored), seed))
+        _compare(findings, folder, receipt, encoder, stored, wanted)
     except InputError as error:
         findings.problems["source_gone"] = [str(error)]
     except RetokError as error:
@@ -157,6 +162,12 @@ def _compare(
             findings.add("re_encoding", f"row {name} comes from the source but is not stored")
         elif stored[name] != fresh[name]:
             findings.add("re_encoding", f"row {name} is not what its source gives")
+
+
+def _of_text(recipe: Recipe, dataset: str) -> bool:
+    """Whether rows of a data set are whole texts: not ids from elsewhere, not documents cut at a token."""
+    mode = next(spec.mode for spec in recipe.datasets if spec.name == dataset)
+    return mode != "tokens" and not (mode == "text" and recipe.documents.chunk_tokens)
 
 
 def _chosen(

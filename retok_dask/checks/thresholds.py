@@ -10,9 +10,9 @@ from retok_dask.checks.report import Check, verdict
 from retok_dask.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from retok_dask.datasets import Manifest
+    from retok_dask.datasets import Manifest, Receipt
     from retok_dask.kernel import UnitStats
     from retok_dask.recipe import Recipe
 
@@ -138,26 +138,41 @@ def _canary_problems(mode: str, found: dict[str, float]) -> list[str]:
     return problems
 
 
-def drift(manifest: Manifest) -> Check:
-    """Units whose trained share, row length or tokens a record are far from those of their data set."""
+def drift(manifest: Manifest, receipts: Mapping[str, Receipt]) -> Check:
+    """Units whose trained share, row length or tokens a byte of text are far from those of their data set.
+
+    Args:
+        manifest: the whole run.
+        receipts: by unit, as far as they can be read; they alone know the bytes of text.
+    """
     problems: list[str] = []
     numbers: dict[str, Any] = {}
     for name in manifest.datasets:
         units = [unit for unit in manifest.units.values() if unit.dataset == name and unit.summary["rows"]]
         if len(units) < DRIFT_UNITS:
             continue
-        for what, top, bottom in (
-            ("trained share", "loss_tokens", "tokens"),
-            ("tokens a row", "tokens", "rows"),
+        size = {
+            unit.unit: int(receipts[unit.unit].stats.get("text_bytes", 0)) for unit in units if unit.unit in receipts
+        }
+        sized = [unit for unit in units if size.get(unit.unit)]
+        for what, chosen, values in (
+            ("trained share", units, [unit.summary["loss_tokens"] / max(unit.summary["tokens"], 1) for unit in units]),
+            ("tokens a row", units, [unit.summary["tokens"] / unit.summary["rows"] for unit in units]),
+            ("tokens a byte", sized, [unit.summary["tokens"] / size[unit.unit] for unit in sized]),
         ):
-            values = np.array([unit.summary[top] / max(unit.summary[bottom], 1) for unit in units])
-            middle, far = _outliers(values)
+            if len(chosen) < DRIFT_UNITS:
+                continue
+            middle, far = _outliers(np.array(values))
             numbers[f"{name}.{what}"] = middle
             problems += [
-                f"unit {units[index].unit!r} has {what} {values[index]:.3g}, data set {name!r} has {middle:.3g}"
+                f"unit {chosen[index].unit!r} has {what} {_number(values[index])}, data set {name!r} has {_number(middle)}"
                 for index in far
             ]
     return verdict("drift", problems, "no unit is far from its data set", numbers, "warning")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _outliers(values: np.ndarray[Any, Any]) -> tuple[float, list[int]]:

@@ -81,7 +81,10 @@ def validate(
         recipe = Recipe.from_dict(yaml.safe_load(manifest.recipe), source=folder.url_of(MANIFEST))
     except (OutputError, ValueError) as error:
         return ValidationReport(url, full, [Check("finished", "error", False, str(error))])
-    checks = [_finished(manifest), *_whole_run(folder, manifest, recipe)]
+    names = sorted(folder.sizes(RECEIPTS))
+    receipts, refused = parse_receipts(names, folder.read_many(names))
+    checks = [_finished(manifest), _files(folder, manifest), _receipts(manifest, receipts, refused)]
+    checks.append(_provenance(folder, manifest, recipe))
     chosen = _choose(manifest.units.values(), None if full else SAMPLED_UNITS, seed)
     vocab_size = (manifest.run.get("tokenizer") or {}).get("vocab_size")
     findings = map_units(scan_unit, chosen, client=client, folder=folder, recipe=recipe, vocab_size=vocab_size)
@@ -93,7 +96,7 @@ def validate(
         reject_share(recipe, manifest),
         user_thresholds(recipe, manifest),
         canaries(recipe, manifest),
-        drift(manifest),
+        drift(manifest, receipts),
     ]
     return ValidationReport(url, full, checks)
 
@@ -101,10 +104,6 @@ def validate(
 def _finished(manifest: Manifest) -> Check:
     problems = [f"unit {unit!r} has no output: {why}" for unit, why in manifest.failed.items()]
     return verdict("finished", problems, f"the run finished at {manifest.written}", {"units": len(manifest.units)})
-
-
-def _whole_run(folder: OutputFolder, manifest: Manifest, recipe: Recipe) -> list[Check]:
-    return [_files(folder, manifest), _receipts(folder, manifest), _provenance(folder, manifest, recipe)]
 
 
 def _files(folder: OutputFolder, manifest: Manifest) -> Check:
@@ -124,10 +123,8 @@ def _files(folder: OutputFolder, manifest: Manifest) -> Check:
     )
 
 
-def _receipts(folder: OutputFolder, manifest: Manifest) -> Check:
+def _receipts(manifest: Manifest, receipts: dict[str, Receipt], refused: dict[str, str]) -> Check:
     """Receipts and manifest say the same of every unit."""
-    names = sorted(folder.sizes(RECEIPTS))
-    receipts, refused = parse_receipts(names, folder.read_many(names))
     problems = [f"unit {unit!r}: {why}" for unit, why in refused.items()]
     problems += [
         f"unit {unit!r} has no receipt" for unit in manifest.units if unit not in receipts and unit not in refused
@@ -140,7 +137,8 @@ def _receipts(folder: OutputFolder, manifest: Manifest) -> Check:
     for unit, receipt in receipts.items():
         if unit in manifest.units:
             problems += _receipt_problems(manifest.units[unit], receipt, manifest.fingerprint)
-    return verdict("receipts", problems, f"{len(names)} receipts agree with the manifest", {"receipts": len(names)})
+    count = len(receipts) + len(refused)
+    return verdict("receipts", problems, f"{count} receipts agree with the manifest", {"receipts": count})
 
 
 def _receipt_problems(entry: UnitEntry, receipt: Receipt, fingerprint: str) -> list[str]:
@@ -250,20 +248,28 @@ def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: C
         encoder = load_encoder(folder.url, folder.storage, reference=not full)
     except (RetokError, OSError) as error:
         why = f"tokenizer or template cannot be loaded: {error}"
-        return [skipped("same_encoder", why), skipped("re_encoding", why)]
+        return [skipped("same_encoder", why), skipped("decoding", why), skipped("re_encoding", why)]
     differences = encoder.differences(manifest.run)
     same = verdict("same_encoder", differences, "tokenizer and template are those of the run", {})
     chosen = [entry.unit for entry in _choose(manifest.units.values(), None if full else ENCODED_UNITS, seed)]
     findings = map_units(
         encode_unit_again, chosen, client=client, url=folder.url, storage=folder.storage, full=full, seed=seed
     )
+    decoded = _decoding(findings)
     gone = [item for item in findings if "source_gone" in item.problems]
     if gone and len(gone) == len(findings):
-        return [same, skipped("re_encoding", gone[0].problems["source_gone"][0])]
+        return [same, decoded, skipped("re_encoding", gone[0].problems["source_gone"][0])]
     problems = [problem for item in findings for problem in item.problems.get("re_encoding", [])]
     numbers = {"units": len(findings) - len(gone), "rows": sum(item.counts["rows"] for item in findings)}
     good = f"{numbers['rows']:,} rows of {numbers['units']} units are what their source gives"
-    return [same, verdict("re_encoding", problems, good, numbers)]
+    return [same, decoded, verdict("re_encoding", problems, good, numbers)]
+
+
+def _decoding(findings: Sequence[UnitFindings]) -> Check:
+    """Rows decode to text, and their segments to whole characters."""
+    problems = [problem for item in findings for problem in item.problems.get("decoding", [])]
+    rows = sum(item.counts["decoded"] for item in findings)
+    return verdict("decoding", problems, f"{rows:,} rows decode to text, segment by segment", {"rows": rows})
 
 
 def _choose(units: Iterable[UnitEntry], number: int | None, seed: int) -> list[UnitEntry]:

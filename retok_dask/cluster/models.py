@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retok_dask.templates import ChatTemplate, control_strings
+from retok_dask.templates import ChatTemplate, control_strings, require_same_text
 from retok_dask.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -29,4 +29,5 @@ def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate 
     template = ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)
     if not recipe.template.plain_markers:
         tokenizer.require_control(control_strings(template))
+    require_same_text(template, tokenizer)
     return tokenizer, template

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import html
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns, sample_schema
 from retok_dask.templates import ChatTemplate
+from retok_dask.tokenizers.switches import Switch, switches
 from retok_dask.types import Conversation, Record
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class DatasetPlan:
         seconds: predicted for one core.
         largest_record: bytes of the largest record of the sample.
         layouts: records of the sample by layout.
-        reject_reasons: rejects of the sample by reason.
+        reject_reasons, filter_reasons: records of the sample left out, by reason.
+        noticed: what was changed or noticed in the sample on the way, by name.
         history: predicted rows, tokens and trained tokens by history choice; empty without a template.
         source_tokens: predicted tokens of the rows as they were, for data that are ids already; 0 for others.
         token_table: what becomes of each control token of another tokenizer.
@@ -81,6 +82,8 @@ class DatasetPlan:
     largest_record: int
     layouts: dict[str, int] = field(default_factory=dict)
     reject_reasons: dict[str, int] = field(default_factory=dict)
+    filter_reasons: dict[str, int] = field(default_factory=dict)
+    noticed: dict[str, int] = field(default_factory=dict)
     history: dict[str, dict[str, int]] = field(default_factory=dict)
     source_tokens: int = 0
     token_table: list[dict[str, Any]] = field(default_factory=list)
@@ -102,6 +105,7 @@ class Plan:
         needed_memory: memory that a worker is predicted to need, bytes.
         seconds: predicted wall time.
         audit: what the template does to the sample; None without a template.
+        settings: what a tokenizer's settings change, where they matter.
         notes: what the listing and the prediction want to say.
     """
 
@@ -112,6 +116,7 @@ class Plan:
     seconds: float
     audit: Any = None
     notes: list[str] = field(default_factory=list)
+    settings: list[Switch] = field(default_factory=list)
 
     def _sum(self, name: str) -> int:
         return int(sum(getattr(data, name) for data in self.datasets))
@@ -132,6 +137,7 @@ class Plan:
             ],
             "audit": self.audit.to_dict() if self.audit is not None else None,
             "notes": self.notes,
+            "settings": [switch.to_dict() for switch in self.settings],
         }
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -157,9 +163,11 @@ class Plan:
         ]
         for data in self.datasets:
             if len(data.layouts) > 1 or data.reject_reasons:
-                layouts = ", ".join(f"{name} {count}" for name, count in data.layouts.items())
-                reasons = ", ".join(f"{name} {count}" for name, count in data.reject_reasons.items()) or "none"
+                layouts, reasons = _counted(data.layouts), _counted(data.reject_reasons) or "none"
                 lines.append(f"{data.name}: layouts of {data.sampled} records: {layouts}; rejects: {reasons}")
+            for what, counts in (("filtered", data.filter_reasons), ("noticed", data.noticed)):
+                if counts:
+                    lines.append(f"{data.name}: {what} in {data.sampled} records: {_counted(counts)}")
             lines += [
                 f"{data.name}, history {choice}: {short(cost['samples'])} rows, {short(cost['tokens'])} tokens, "
                 f"{short(cost['loss_tokens'])} trained"
@@ -174,6 +182,7 @@ class Plan:
         widths = [max(len(row[column]) for row in table) for column in range(len(_COLUMNS))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
         parts = ["\n".join(lines), "\n".join(self._facts())]
+        parts += [switch.to_text() for switch in self.settings]
         if self.audit is not None:
             parts.append(self.audit.to_text())
         return "\n\n".join(parts)
@@ -182,12 +191,13 @@ class Plan:
     __repr__ = to_text
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
-        )
-        facts = "".join(f"<div>{html.escape(line)}</div>" for line in self._facts())
-        return f"<table><tr>{head}</tr>{rows}</table>{facts}"
+        from retok_dask.views import plan_summary  # noqa: PLC0415  views draws; a notebook alone needs it
+
+        return plan_summary(self.to_dict())._repr_html_()
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _moved(data: DatasetPlan) -> list[str]:
@@ -238,8 +248,9 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         raise ClusterError(_too_small(recipe, needed, limit, datasets))
     busy = min(workers, max(1, sum(data.units for data in datasets)))
     seconds = sum(data.seconds for data in datasets) / busy
-    audit = _audit(template, talks)
-    return Plan(datasets, workers, limit, needed, seconds, audit, [str(note) for note in getattr(listing, "notes", [])])
+    audit = _audit(template, talks, tokenizer)
+    settings = switches(tokenizer, recipe.tokenizer, recipe.storage)
+    return Plan(datasets, workers, limit, needed, seconds, audit, list(map(str, listing.notes)), settings)
 
 
 def _plan_dataset(
@@ -274,7 +285,9 @@ def _plan_dataset(
         largest_record=max(sizes, default=0),
         layouts=dict(evidence.layouts),
         reject_reasons=dict(stats.rejected),
-        history=_history(recipe, spec, tokenizer, template, records, scale),
+        filter_reasons=dict(stats.filtered),
+        noticed=dict(stats.counts),
+        history=_history(recipe, spec, tokenizer, template, records, stats, scale),
         source_tokens=round(stats.counts["source_tokens"] * scale),
         token_table=kernel.token_table,
     )
@@ -299,29 +312,32 @@ def _history(
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     records: list[Record | Reject],
+    own: UnitStats,
     scale: float,
 ) -> dict[str, dict[str, int]]:
-    """What each choice of ``history`` costs and trains, where the choice makes a difference."""
+    """What each choice of ``history`` costs and trains, where the choice makes a difference; `own` is the recipe's."""
     if template is None or spec.mode != "chat":
         return {}
     costs: dict[str, dict[str, int]] = {}
     for choice in ("whole", "per_turn", "auto"):
-        changed = recipe.with_changes(history=choice)
-        assert changed.date is not None
-        other = ChatTemplate.load(changed.template, tokenizer=tokenizer, recipe=changed, date=changed.date)
-        kernel = Kernel(changed, spec, tokenizer, other)
-        stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
+        stats = own
+        if choice != recipe.history:
+            changed = recipe.with_changes(history=choice)
+            # the same template, so that nothing has to be proved again
+            other = ChatTemplate.restore(replace(template.reduce(), history=choice))
+            kernel = Kernel(changed, spec, tokenizer, other)
+            stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
         counted = {"samples": stats.samples, "tokens": stats.tokens, "loss_tokens": stats.loss_tokens}
         costs[choice] = {name: round(value * scale) for name, value in counted.items()}
     return costs if len({tuple(cost.values()) for cost in costs.values()}) > 1 else {}
 
 
-def _audit(template: ChatTemplate | None, conversations: list[Conversation]) -> Any:
+def _audit(template: ChatTemplate | None, conversations: list[Conversation], tokenizer: Tokenizer) -> Any:
     if template is None:
         return None
     from retok_dask.templates import audit  # noqa: PLC0415
 
-    return audit(template, conversations)
+    return audit(template, conversations, tokenizer=tokenizer)
 
 
 def _workers(recipe: Recipe, client: Client | None, scheduler: str | None) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -158,8 +157,6 @@ class RunResult:
     __repr__ = to_text
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(name)}</td><td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in self._facts()
-        )
-        return f"<div><b>{html.escape(self.verdict)}</b><table>{rows}</table></div>"
+        from retok_dask.views import run_summary  # noqa: PLC0415  views draws; a notebook alone needs it
+
+        return run_summary(self.to_dict())._repr_html_()

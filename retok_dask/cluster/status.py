@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import html
 import io
 import time
 from collections import Counter
@@ -115,7 +114,7 @@ class Status:
 
     def to_text(self) -> str:
         """A table, and the last notable events of runs that are not finished."""
-        console = Console(width=140, record=True, file=io.StringIO())
+        console = Console(width=140, record=True, file=io.StringIO(), markup=False, highlight=False)
         console.print(self._table())
         lines = [console.export_text().rstrip()]
         for output in self.outputs:
@@ -150,17 +149,9 @@ class Status:
                 name, rate, left = "", "", ""
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
-        )
-        said = "".join(
-            f"<div>{html.escape(describe_event(event))}</div>"
-            for output in self.outputs
-            for event in output.timeline[-8:]
-            if output.state != "finished"
-        )
-        return f"<table><tr>{head}</tr>{rows}</table>{said}"
+        from retok_dask.views import status_summary  # noqa: PLC0415  views draws; a notebook alone needs it
+
+        return status_summary(self.to_dict())._repr_html_()
 
 
 _COLUMNS = ("output", "data set", "state", "units", "records", "tokens", "trained", "rejects", "tokens/s", "left")

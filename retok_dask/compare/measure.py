@@ -12,6 +12,7 @@ from retok_dask.compare.result import EXAMPLES, Comparison, Example, Group
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.errors import InputError
 from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.tokenizers.switches import piece_text
 from retok_dask.types import Conversation, Document, Kind, Record, RecordRejected, Rendered
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Meter:
         ]
         pairs = enumerate(zip_longest(*bytes_))
         at = next((n for n, (a, b) in pairs if a != b), int(np.argmax(ids[0][:1] != ids[1][:1])) if len(ids[0]) else 0)
-        pieces = [[p.decode("utf-8", "replace") for p in side[at : at + SHOWN_PIECES]] for side in bytes_]
+        pieces = [[piece_text(p) for p in side[at : at + SHOWN_PIECES]] for side in bytes_]
         return Example(text[:120], language, (len(ids[0]), len(ids[1])), at, (pieces[0], pieces[1]))
 
 

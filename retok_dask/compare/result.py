@@ -114,6 +114,7 @@ class Comparison:
     def summary(self) -> Summary:
         """Tables for people."""
         from retok_dask.views.summary import Summary, cell, percent, table  # noqa: PLC0415  only those who look need it
+        from retok_dask.views.text import one_line  # noqa: PLC0415
 
         facts = [("A", self.names[0]), ("B", self.names[1]), ("context length", cell(self.context))]
         facts += [
@@ -134,7 +135,8 @@ class Comparison:
         grown = [(f"{one.growth:.2f}", *one.tokens, one.language, one.text) for one in self.longest]
         summary.tables.append(table("Grow most from A to B", ["times", "A", "B", "language", "text begins"], grown))
         shown = [
-            (one.language, one.differs_at, "|".join(one.pieces[0]), "|".join(one.pieces[1])) for one in self.examples
+            (one.language, one.differs_at, *(one_line(" | ".join(side)) for side in one.pieces))
+            for one in self.examples
         ]
         summary.tables.append(table("Where ids first differ", ["language", "at token", "A", "B"], shown))
         return summary

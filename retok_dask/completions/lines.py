@@ -90,8 +90,12 @@ def read_stream(stream: BufferedReader, name: str, limit: int, mend: Collection[
         limit: bytes of the largest record.
         mend: see ``DatasetSpec.mend``.
     """
-    blocks, skipped = without_mark(iter(lambda: stream.read1(_LARGEST_STEP), b""))
-    yield from records_of(split_lines(blocks, skipped, None, limit), name, 0, limit, mend)
+    try:
+        blocks, skipped = without_mark(iter(lambda: stream.read1(_LARGEST_STEP), b""))
+        yield from records_of(split_lines(blocks, skipped, None, limit), name, 0, limit, mend)
+    except RecordRejected as rejected:
+        # what is wrong with the whole stream, such as UTF-16, costs the rest of it
+        yield Reject(name, -1, -1, rejected.reason, rejected.detail)
 
 
 def records_of(

@@ -10,11 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retok_dask.datasets.folder import INPUTS, RECIPE, RUN, OutputFolder
-from retok_dask.errors import FingerprintMismatch, OutputError
+from retok_dask.errors import FingerprintMismatch, OutputError, RecipeError
 from retok_dask.kernel import golden_ids
-from retok_dask.recipe import Recipe, digest
+from retok_dask.kernel.items import DocumentRows
+from retok_dask.recipe import Recipe, digest, refuse_secret
 from retok_dask.schema import SCHEMA_VERSION
 from retok_dask.tokenizers import Tokenizer
+from retok_dask.types import Document, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +133,7 @@ class Fingerprint:
             template=template.digest if template is not None else None,
             versions={name: _version(name) for name in BINDING},
             sources={name: source.digest for name, source in (sources or {}).items()},
-            facts=_facts(tokenizer),
+            facts=_facts(recipe, tokenizer),
         )
 
     @property
@@ -152,7 +154,7 @@ class Fingerprint:
 
     def differences(self, old: Fingerprint) -> list[str]:
         """What differs from an older run, one sentence each; new input files come as ``new input``."""
-        found = _settings(old.recipe, self.recipe, "recipe")
+        found = _recipe_differences(old.recipe, self.recipe)
         for name in ("tokenizer", "template", "schema_version", "sources"):
             before, now = getattr(old, name), getattr(self, name)
             if before != now:
@@ -249,11 +251,14 @@ def check_fingerprint(folder: OutputFolder, fingerprint: Fingerprint, *, extend:
     way_out = "choose another output, or start anew in this one with --restart"
     if added and len(added) == len(found):
         way_out = f"add the new files to it with --extend, or {way_out}"
+    elif any(item.startswith(NEW_DATASET) for item in found):
+        way_out = f"run the new data set into a folder of its own and join both with `retok mix`, or {way_out}"
     msg = f"{folder.url} was written by another run: {'; '.join(found)}. To go on, {way_out}."
     raise FingerprintMismatch(msg)
 
 
 NEW_INPUT = "new input"
+NEW_DATASET = "new data set"
 
 GOLDEN = "golden_ids"
 """Fact of a tokenizer: its ids of the golden texts, to notice a library that changed beneath the same files."""
@@ -269,11 +274,21 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def _facts(tokenizer: Any) -> dict[str, Any]:
+def _facts(recipe: Recipe, tokenizer: Any) -> dict[str, Any]:
     facts = {name: getattr(tokenizer, name, None) for name in FACTS}
     if isinstance(tokenizer, Tokenizer):
         facts[GOLDEN] = golden_ids(tokenizer)
+        if any(spec.mode == "text" for spec in recipe.datasets):
+            facts["documents"] = _document_frame(recipe, tokenizer)
     return facts
+
+
+def _document_frame(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, str]:
+    """What is written around a document, where the recipe leaves it to the tokenizer's own rule."""
+    row = DocumentRows(recipe, tokenizer)(Document("x")).rendered
+    ends = [*row.starts[1:], len(row.text)]
+    parts = {kind: row.text[start:end] for kind, start, end in zip(row.kinds, row.starts, ends, strict=True)}
+    return {"bos": parts.get(Kind.bos, ""), "separator": parts.get(Kind.stop, "")}
 
 
 def _check_empty(folder: OutputFolder) -> bool:
@@ -295,6 +310,12 @@ def _version(name: str) -> str:
 
 
 def _input_entry(file: Any) -> dict[str, Any]:
+    try:
+        # a recipe's own URLs were looked at; those of a manifest of paths come here
+        refuse_secret(file.url)
+    except ValueError as error:
+        msg = f"an input of data set {file.dataset!r}: {error}"
+        raise RecipeError(msg) from None
     etag = getattr(file, "etag", None)
     changed = etag or getattr(file, "mtime", None)
     return {
@@ -318,6 +339,19 @@ def _named(what: str, keys: list[tuple[str, str]]) -> list[str]:
     shown = [f"{what} {url!r} of data set {dataset!r}" for dataset, url in keys[:SHOWN]]
     rest = len(keys) - SHOWN
     return [*shown, f"{what}: {rest} more"] if rest > 0 else shown
+
+
+def _recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Settings that differ; data sets are compared by name."""
+    before, now = ({spec["name"]: spec for spec in recipe["datasets"]} for recipe in (old, new))
+    found = _settings(old | {"datasets": None}, new | {"datasets": None}, "recipe")
+    found += [f"{NEW_DATASET} {name!r}" for name in now if name not in before]
+    found += [f"missing data set {name!r}" for name in before if name not in now]
+    for name, spec in now.items():
+        found += _settings(before.get(name, spec), spec, f"recipe.datasets.{name}")
+    if before.keys() == now.keys() and list(before) != list(now):
+        found.append(f"data sets in another order: {', '.join(now)}")
+    return found
 
 
 def _settings(old: Any, new: Any, place: str) -> list[str]:

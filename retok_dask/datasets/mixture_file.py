@@ -48,7 +48,7 @@ class MixedRuns:
         lines = [f"{'data set':<24}{'share':>8}{'epochs':>8}{'rows':>14}{'drawn':>14}"]
         for name, share in self.mixture.shares.items():
             lines.append(f"{name:<24}{share.share:>8.2%}{share.epochs:>8.2f}{share.rows:>14,}{share.draws:>14,}")
-        lines.append(f"{len(self.mixture):,} rows of {len(self.mixture.runs)} runs")
+        lines.append(f"{len(self.mixture):,} rows in all")
         return "\n".join([*lines, f"wrote {self.file}"] if self.file else lines)
 
 
@@ -85,7 +85,7 @@ def mix_runs(
 
 def describe(mixture: Mixture) -> dict[str, Any]:
     """Runs with their digests, shares, and what was asked for."""
-    runs = [{"url": run.folder.url, "content_digest": run.manifest.content_digest} for run in mixture.runs]
+    runs = [{"url": _absolute(run.folder), "content_digest": run.manifest.content_digest} for run in mixture.runs]
     shares = {name: asdict(share) for name, share in mixture.shares.items()}
     return {"runs": runs, "shares": shares, "settings": mixture.settings}
 
@@ -106,7 +106,8 @@ def write_mixture(mixture: Mixture, file: str, *, storage: StorageSpec | None = 
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", use_dictionary=["run"])
     folder, name = _place(file, storage)
-    return folder.url_of(folder.write_bytes(name, buffer.getvalue()).path)
+    folder.write_bytes(name, buffer.getvalue())
+    return file
 
 
 def open_mixture(file: str, *, storage: StorageSpec | None = None) -> Mixture:
@@ -140,6 +141,11 @@ def open_mixture(file: str, *, storage: StorageSpec | None = None) -> Mixture:
     )
     mixture.order = table.column("row").to_numpy() + mixture.starts[table.column("run").to_numpy()]
     return mixture
+
+
+def _absolute(folder: OutputFolder) -> str:
+    """A folder's URL that means the same from everywhere on this machine."""
+    return folder.path("").rstrip("/") if folder.is_local else folder.url
 
 
 def _place(file: str, storage: StorageSpec | None) -> tuple[OutputFolder, str]:

@@ -5,6 +5,7 @@ from retok_dask.templates.frame import control_strings
 from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.learned import TemplateFacts
 from retok_dask.templates.normalize import normalize_conversation
+from retok_dask.templates.original import require_same_text
 from retok_dask.templates.template import ChatTemplate
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "control_strings",
     "history_costs",
     "normalize_conversation",
+    "require_same_text",
 ]

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retok_dask.templates.context import REASONING_FIELDS
 from retok_dask.templates.history import HistoryCost, history_costs
+from retok_dask.templates.notices import NOTICES, known_counts, noticed
+from retok_dask.templates.original import Original, original_of
 from retok_dask.types import Kind, RecordRejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from retok_dask.templates.loading import TokenizerFacts
     from retok_dask.templates.template import ChatTemplate
     from retok_dask.types import Conversation, Rendered
+
+
+class Setting(Protocol):
+    """A setting of the tokenizer with what it changes, which draws itself."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+    def to_text(self) -> str: ...
+
 
 HISTORY_SAMPLE = 200
 """Conversations on which the cost of history settings is measured."""
@@ -49,6 +60,7 @@ class Audit:
         rejected: how many of them could not be rendered, by reason.
         roles: how often each sequence of roles was seen, the most frequent first.
         history: cost of each ``history`` setting, in characters.
+        settings: what settings of the tokenizer change, where they matter.
     """
 
     rows: list[AuditRow]
@@ -56,6 +68,7 @@ class Audit:
     rejected: dict[str, int] = field(default_factory=dict)
     roles: dict[str, int] = field(default_factory=dict)
     history: dict[str, HistoryCost] = field(default_factory=dict)
+    settings: list[Setting] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -65,6 +78,7 @@ class Audit:
             "rejected": self.rejected,
             "roles": self.roles,
             "history": {name: cost.to_dict() for name, cost in self.history.items()},
+            "settings": [one.to_dict() for one in self.settings],
         }
 
     def to_text(self) -> str:
@@ -85,6 +99,7 @@ class Audit:
                 f"{'history ' + name:<{width}}  {cost.rows} rows, {cost.size:,} characters, {cost.trained:,} trained, "
                 f"{cost.reasoning_lost:,} of reasoning lost"
             )
+        lines += [one.to_text() for one in self.settings]
         return "\n".join(lines)
 
     __str__ = to_text
@@ -108,8 +123,17 @@ class _Seen:
         self.example = self.example or example
 
 
-def audit(template: ChatTemplate, conversations: Iterable[Conversation] = ()) -> Audit:
-    """What a template does: from its probes, and on conversations if there are any."""
+def audit(
+    template: ChatTemplate, conversations: Iterable[Conversation] = (), *, tokenizer: TokenizerFacts | None = None
+) -> Audit:
+    """What a template does: from its probes, and on conversations if there are any.
+
+    Args:
+        template: it.
+        conversations: records of the user's.
+        tokenizer: whose own template one with generation tags is compared with; None for no comparison.
+    """
+    original = original_of(template, tokenizer) if tokenizer is not None else None
     seen: dict[str, _Seen] = {}
     rejected: Counter[str] = Counter()
     roles: Counter[str] = Counter()
@@ -120,9 +144,11 @@ def audit(template: ChatTemplate, conversations: Iterable[Conversation] = ()) ->
         roles[_roles(conversation)] += 1
         if len(kept) < HISTORY_SAMPLE:
             kept.append(conversation)
-        for name, example in _touched(template, conversation, rejected):
+        for name, example in _touched(template, conversation, rejected, original):
             seen.setdefault(name, _Seen()).add(example)
-    rows = [_row(name, value, example, seen, records) for name, value, example in _facts(template)]
+    rows = [_row(name, value, example, seen, records) for name, value, example in _facts(template, original)]
+    if records:
+        rows += [_row(name, value, "", seen, records) for name, value in NOTICES.items()]
     known = {row.fact for row in rows}
     rows += [_row(name, "noticed in the data", "", seen, records) for name in sorted(seen) if name not in known]
     history = history_costs(template, kept) if kept else {}
@@ -141,7 +167,9 @@ def _roles(conversation: Conversation) -> str:
     return " ".join(names[:12]) + (" ..." if len(names) > 12 else "")
 
 
-def _touched(template: ChatTemplate, conversation: Conversation, rejected: Counter[str]) -> Iterator[tuple[str, str]]:
+def _touched(
+    template: ChatTemplate, conversation: Conversation, rejected: Counter[str], original: Original | None
+) -> Iterator[tuple[str, str]]:
     """Facts that a conversation meets, each with what of it."""
     yield from _extra_keys(conversation)
     try:
@@ -150,8 +178,11 @@ def _touched(template: ChatTemplate, conversation: Conversation, rejected: Count
         rejected[str(problem.reason)] += 1
         yield f"rejected: {problem.reason}", problem.detail[:200]
         return
-    for name in row.counts.keys() - _AMOUNTS:
-        yield _COUNT_FACTS.get(name, name), _example(row, name)
+    found = noticed(row, conversation)
+    yield from found.items()
+    for name in row.counts.keys() - _AMOUNTS - known_counts():
+        yield name, _example(row, name)
+    yield from _tagged(template, conversation, original)
     kinds = set(row.kinds)
     for name, kind in (("prefill", Kind.prefill), ("scaffold", Kind.scaffold), ("tools", Kind.tools)):
         if kind in kinds:
@@ -162,6 +193,23 @@ def _touched(template: ChatTemplate, conversation: Conversation, rejected: Count
     stopped = {owner for kind, owner in zip(row.kinds, row.messages, strict=True) if kind == Kind.stop}
     if any(number not in stopped for number in assistants):
         yield "assistant message without a stop token", _roles(conversation)
+
+
+def _tagged(template: ChatTemplate, conversation: Conversation, original: Original | None) -> Iterator[tuple[str, str]]:
+    """What generation tags change, against the default policy and against the tokenizer's own template."""
+    if not template.facts.generation_tags:
+        return
+    for one in template.compare_tags(conversation)[:1]:
+        side = "tagged, not trained by default" if one.tagged else "trained by default, not tagged"
+        yield TAG_POLICY, f"{side}: {one.kind} {one.text[:80]!r}"
+    if original is not None:
+        found = original.difference(conversation)
+        if found:
+            yield TAG_TEXT, found
+
+
+TAG_POLICY = "tags against the default policy"
+TAG_TEXT = "text against the tokenizer's own template"
 
 
 def _extra_keys(conversation: Conversation) -> Iterator[tuple[str, str]]:
@@ -175,8 +223,6 @@ EXTRA_KEYS = 8
 """Further keys of messages that are named for one record."""
 
 _KNOWN_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "id", *REASONING_FIELDS})
-
-_COUNT_FACTS = {"reasoning_dropped": "drops reasoning", "message_not_rendered": "swallows"}
 
 _AMOUNTS = frozenset({"reasoning_chars", "reasoning_dropped_chars"})
 """Counts of characters, which are no facts."""
@@ -199,7 +245,7 @@ def _text_of(row: Rendered, kind: Kind) -> str:
     return repr(row.text[row.starts[at] : min(end, row.starts[at] + 120)])
 
 
-def _facts(template: ChatTemplate) -> Iterator[tuple[str, str, str]]:
+def _facts(template: ChatTemplate, original: Original | None) -> Iterator[tuple[str, str, str]]:
     """(fact, value, example) from the probes."""
     facts = template.facts
     yield "engine", template.engine, ""
@@ -216,6 +262,18 @@ def _facts(template: ChatTemplate) -> Iterator[tuple[str, str, str]]:
     yield "swallows", *_swallows(facts.dropped)
     yield "scaffold", *_scaffold(template)
     yield "called with", _form(template), ""
+    if facts.generation_tags:
+        yield TAG_POLICY, "tags decide the mask", ""
+    if original is not None:
+        yield TAG_TEXT, *_beside(original)
+
+
+def _beside(original: Original) -> tuple[str, str]:
+    if not original.probed:
+        return "renders the same text", ""
+    name, difference = next(iter(original.probed.items()))
+    what = "differs in blanks: a run refuses it" if original.blanks_only else "renders other text"
+    return what, f"probe {name}, {difference}"
 
 
 def _prefix_stable(template: ChatTemplate) -> tuple[str, str]:

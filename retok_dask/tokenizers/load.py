@@ -172,6 +172,9 @@ def _special_tokens(spec: TokenizerSpec, storage: StorageSpec | None) -> dict[st
 
 
 def _from_file(path: Path, spec: TokenizerSpec) -> Definition:
+    if spec.fix_mistral_regex is not None:
+        msg = f"fix_mistral_regex has no effect on a {path.name}; name the folder that holds {spec.path!r}"
+        raise TokenizerError(msg)
     data = read_bytes(str(path), None)
     backend = _backend_from_json(data, str(path))
     config = _sibling_config(path)

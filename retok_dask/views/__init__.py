@@ -14,12 +14,10 @@ from retok_dask.views.conversation import ConversationView, conversation_view
 from retok_dask.views.objects import (
     audit_summary,
     dataset_summary,
-    plan_summary,
     recipe_summary,
-    run_summary,
-    status_summary,
     validation_summary,
 )
+from retok_dask.views.running import plan_summary, run_summary, status_summary
 from retok_dask.views.stack import Stack
 from retok_dask.views.summary import Summary
 from retok_dask.views.tokens import TokenView, token_view

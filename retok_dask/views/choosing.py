@@ -14,6 +14,7 @@ from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.recipe import PRESETS
 from retok_dask.templates import audit
+from retok_dask.tokenizers.switches import switches
 from retok_dask.types import Conversation, Record, RecordRejected
 from retok_dask.views.loaded import template_of, tokenizer_of
 from retok_dask.views.summary import Summary, percent, table
@@ -134,8 +135,7 @@ def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -
         TokenizerError, TemplateError: tokenizer or template cannot be used.
         KeyError: there is no such data set.
     """
-    specs = {spec.name: spec for spec in recipe.datasets}
-    spec = specs[dataset or next(iter(specs))]
+    spec = _chosen(recipe, dataset)
     found = list(islice(_records(recipe, spec), records))
     tokenizer = tokenizer_of(recipe)
     result = Choices(len(found), {}, {}, tokenizer=tokenizer)
@@ -165,9 +165,18 @@ def audit_recipe(recipe: Recipe, *, dataset: str | None = None, records: int = 3
         TokenizerError, TemplateError: tokenizer or template cannot be used.
         KeyError: there is no such data set.
     """
-    specs = {spec.name: spec for spec in recipe.datasets}
-    spec = specs[dataset or next(iter(specs))]
-    return audit(template_of(recipe), list(islice(_conversations(recipe, spec), records)))
+    talks = list(islice(_conversations(recipe, _chosen(recipe, dataset)), records))
+    tokenizer = tokenizer_of(recipe)
+    found = audit(template_of(recipe), talks, tokenizer=tokenizer)
+    found.settings += switches(tokenizer, recipe.tokenizer, recipe.storage)
+    return found
+
+
+def _chosen(recipe: Recipe, name: str | None) -> DatasetSpec:
+    """A data set by name, or the first one."""
+    if name is None:
+        return recipe.datasets[0]
+    return {spec.name: spec for spec in recipe.datasets}[name]
 
 
 def _conversations(recipe: Recipe, spec: DatasetSpec) -> Iterator[Conversation]:

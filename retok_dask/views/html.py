@@ -41,8 +41,8 @@ def style_sheet() -> str:
     light = "\n".join(f".rt-k-{kind}{{--kind:{s.light};--line:{s.strong}}}" for kind, s in palette.SHADES.items())
     dark = {kind: f"{{--kind:{s.dark};--line:{s.strong}}}" for kind, s in palette.SHADES.items()}
     jupyter = "\n".join(f"[data-jp-theme-light=false] .rt-k-{kind}{rule}" for kind, rule in dark.items())
-    system = "\n".join(f".rt-page .rt-k-{kind}{rule}" for kind, rule in dark.items())
-    return f"{text}\n{light}\n{jupyter}\n@media (prefers-color-scheme:dark){{\n{system}\n}}\n"
+    system = "\n".join(f":is(.rt-page,.rt-report) .rt-k-{kind}{rule}" for kind, rule in dark.items())
+    return f"{text}\n{light}\n{jupyter}\n@media screen and (prefers-color-scheme:dark){{\n{system}\n}}\n"
 
 
 def _box_title(box: Box, kind: str, message: int) -> str:

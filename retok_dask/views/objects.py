@@ -1,4 +1,4 @@
-"""Summaries of recipes, plans, runs, reports, audits and data sets.
+"""Summaries of recipes, reports, audits and data sets, and of any other dict.
 
 Each function takes the plain dict that the object gives with ``to_dict()``
 (or, for a data set, ``summary()``), so that drawing needs none of the rooms
@@ -41,24 +41,10 @@ def recipe_summary(recipe: Recipe) -> Summary:
     return Summary("Recipe", facts=_facts(facts), tables=[table("", columns, rows)])
 
 
-def run_summary(data: Data) -> Summary:
-    """The result of a run."""
-    return describe("Run", data)
-
-
-def plan_summary(data: Data) -> Summary:
-    """What a run would cost and give."""
-    return describe("Plan", data)
-
-
-def status_summary(data: Data) -> Summary:
-    """Where one or more runs stand."""
-    return describe("Status", data)
-
-
 def audit_summary(data: Data) -> Summary:
     """What a chat template does to the data."""
-    summary = describe("Template audit", data)
+    settings = data.get("settings") or []
+    summary = describe("Template audit", {name: value for name, value in data.items() if name != "settings"})
     titles = {
         "rows": "What it does, and how many records that touches",
         "roles": "Sequences of roles",
@@ -67,7 +53,19 @@ def audit_summary(data: Data) -> Summary:
     }
     for each in summary.tables:
         each.title = titles.get(each.title, each.title)
+    summary.tables[1:1] = [switch_table(one) for one in settings]
     return summary
+
+
+def switch_table(data: Data) -> Table:
+    """A tokenizer setting (``Switch.to_dict()``): its probe words as tokens off and on."""
+    rows = [
+        (one["word"], " | ".join(one["off"]), " | ".join(one["on"]), "differs" if one["differs"] else "same")
+        for one in data["words"]
+    ]
+    title = f"{data['setting']} is {data['value']}, {data['in_force']} in this run"
+    names = [f"{side}, in force" if side == data["in_force"] else side for side in ("off", "on")]
+    return table(title, ["word", *names, "ids"], rows)
 
 
 def validation_summary(data: Data) -> Summary:

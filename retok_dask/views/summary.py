@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 MAX_COLUMNS = 14
-CELL = 240
+CELL = 400
 _NUMERIC = re.compile(r"[-+]?[\d,.]+ ?(%|s|ms|h|min|[KMGT]?i?B|tokens/s|tok/s)?|-")
+_SHARE = re.compile(r"\d+(\.\d+)? ?%")
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class Table:
     Attributes:
         more: how many rows were left out.
         folded: whether HTML shows it only when it is opened.
+        bars: columns of shares, behind which HTML draws a bar.
     """
 
     title: str
@@ -36,6 +38,13 @@ class Table:
     rows: list[tuple[str, ...]]
     more: int = 0
     folded: bool = False
+    bars: frozenset[int] = frozenset()
+
+    def bar(self, column: int, text: str) -> str:
+        """How long the bar behind a cell is, as CSS has it; empty for none."""
+        if column not in self.bars or not _SHARE.fullmatch(text):
+            return ""
+        return f"{min(100.0, float(text.rstrip(' %'))):g}%"
 
     @property
     def numeric(self) -> set[int]:
@@ -95,9 +104,15 @@ class Summary:
 
 
 def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, limit: int = MAX_ROWS, folded: bool = False
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    limit: int = MAX_ROWS,
+    folded: bool = False,
+    bars: Sequence[str] = (),
 ) -> Table:
-    """A table of any values, formatted, harmless and cut to `limit` rows."""
+    """A table of any values, formatted, harmless and cut to `limit` rows; `bars` names its columns of shares."""
     names = [one_line(name, 60) for name in columns[:MAX_COLUMNS]]
     formatted: list[tuple[str, ...]] = []
     more = 0
@@ -106,7 +121,8 @@ def table(
             formatted.append(tuple(cell(value) for value in row[:MAX_COLUMNS]))
         else:
             more += 1
-    return Table(title, names, formatted, more, folded)
+    drawn = frozenset(index for index, name in enumerate(columns[:MAX_COLUMNS]) if name in bars)
+    return Table(title, names, formatted, more, folded, drawn)
 
 
 def counts_table(title: str, counts: Mapping[str, Any], *, name: str, number: str = "records", **options: Any) -> Table:
@@ -114,7 +130,7 @@ def counts_table(title: str, counts: Mapping[str, Any], *, name: str, number: st
     whole = sum(counts.values())
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [(key, value, percent(value, whole)) for key, value in ordered]
-    return table(title, [name, number, "share"], rows, **options)
+    return table(title, [name, number, "share"], rows, bars=("share",), **options)
 
 
 def cell(value: Any) -> str:

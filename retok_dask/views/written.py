@@ -182,7 +182,7 @@ class WrittenRun:
         return plots.tokens_per_byte({"run": rates})
 
     def drift(self) -> Summary:
-        """Trained share and row length of each unit against its data set; the units that are furthest off first."""
+        """Trained share, row length and tokens a byte of each unit against its data set; the furthest off first."""
         rows = []
         for name in self.datasets:
             units = [receipt for receipt in self.receipts.values() if receipt.dataset == name]
@@ -190,7 +190,7 @@ class WrittenRun:
                 rows += _drift_rows(name, units)
         rows.sort(key=lambda row: -abs(row[-1]))
         shown = [(*row[:-1], f"{row[-1]:+.1f}") for row in rows]
-        columns = ["data set", "unit", "samples", "trained share", "tokens a sample", "spreads off"]
+        columns = ["data set", "unit", "samples", "trained share", "tokens a sample", "tokens a byte", "spreads off"]
         summary = Summary("Drift between units", tables=[table("", columns, shown, limit=12)])
         if not rows:
             summary.lines.append(f"no data set has {_DRIFT_UNITS} units, so there is nothing to compare")
@@ -325,11 +325,12 @@ def _drift_rows(name: str, units: list[Receipt]) -> list[tuple[Any, ...]]:
     stats = [UnitStats.from_dict(receipt.stats) for receipt in units]
     shares = np.array([each.trained_share for each in stats])
     lengths = np.array([each.tokens / max(1, each.samples) for each in stats])
-    scores = np.stack([_spreads(shares), _spreads(lengths)])
+    rates = np.array([each.tokens / max(1, each.text_bytes) for each in stats])
+    scores = np.stack([_spreads(shares), _spreads(lengths), _spreads(rates)])
     worst = scores[np.abs(scores).argmax(axis=0), np.arange(len(units))]
     return [
-        (name, receipt.unit, each.samples, f"{100 * share:.1f} %", float(length), float(score))
-        for receipt, each, share, length, score in zip(units, stats, shares, lengths, worst, strict=True)
+        (name, receipt.unit, each.samples, f"{100 * share:.1f} %", f"{length:,.1f}", f"{rate:.4f}", float(score))
+        for receipt, each, share, length, rate, score in zip(units, stats, shares, lengths, rates, worst, strict=True)
     ]
 
 

@@ -100,6 +100,12 @@ def test_a_run_in_jupyterlab_moves_its_bar_and_the_task_stream(lab: Lab, browser
     assert all(width > 300 for width in widths)
     assert sheet.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut at the right"
     sheet.screenshot(path=shots / "report.png", full_page=True)
+    sheet.emulate_media(color_scheme="dark")
+    look = "selector => { const s = getComputedStyle(document.querySelector(selector)); return [s.backgroundColor, s.color]; }"
+    (paper, _), (_, ink) = sheet.evaluate(look, "body"), sheet.evaluate(look, ".rt table.rt-table td")
+    assert max(map(int, re.findall(r"\d+", paper)[:3])) < 60, "a dark page for those who read dark pages"
+    assert min(map(int, re.findall(r"\d+", ink)[:3])) > 180
+    sheet.screenshot(path=shots / "report-dark.png", full_page=True)
 
 
 def test_tokens_and_plots_in_light_and_dark(lab: Lab, browser: Any, shots: Path) -> None:

@@ -13,6 +13,7 @@ from real_run import demo_recipe, run_recipe
 from retok_dask.checks import validate
 from retok_dask.checks.encoding import load_encoder
 from retok_dask.datasets import diff, export, open_dataset, read_manifest, remask
+from retok_dask.datasets.exits import EXITS
 
 
 @pytest.fixture(scope="module")
@@ -100,5 +101,14 @@ def test_workers_of_a_cluster_do_it_too(original, tmp_path):
         report = validate(str(tmp_path / "out"), full=True, client=client)
         assert report.passed, report.to_text()
         remask(str(tmp_path / "out"), "all", client=client)
-        result = export(str(tmp_path / "out-all"), "npy", str(tmp_path / "npy"), shards=3, client=client)
-    assert result.loss_tokens == result.tokens == open_dataset(str(tmp_path / "out")).num_tokens
+        results = {
+            to: export(str(tmp_path / "out-all"), to, str(tmp_path / to), shards=3, client=client) for to in EXITS
+        }
+    for to, result in results.items():
+        assert result.loss_tokens == result.tokens == open_dataset(str(tmp_path / "out")).num_tokens
+        export(str(tmp_path / "out-all"), to, str(tmp_path / "here" / to), shards=3)
+        there, here = (
+            json.loads((folder / to / "_retok_export/export.json").read_text())["files"]
+            for folder in (tmp_path, tmp_path / "here")
+        )
+        assert there == here, to

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ from factory import make_batch, make_run
 from real_run import demo_recipe, run_recipe, train_tokenizer
 
 from retok_dask.checks import ValidationReport, validate
+from retok_dask.checks.decoding import CONTINUING, misspelling
 from retok_dask.checks.encoding import load_encoder
 from retok_dask.datasets import (
     OutputFolder,
@@ -26,7 +28,10 @@ from retok_dask.datasets import (
 )
 from retok_dask.errors import ValidationFailed
 from retok_dask.kernel import Batch, UnitStats
+from retok_dask.recipe import TokenizerSpec
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema
+from retok_dask.tokenizers import Tokenizer
+from retok_dask.views import WrittenRun
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +172,10 @@ def other_ids(rows: list[dict]) -> list[dict]:
 
 def test_a_unit_of_another_tokenizer(run):
     rewrite(run, units(run)[0], other_ids)
-    assert failed(validate(run.url, full=True)) == {"re_encoding"}
+    assert failed(validate(run.url, full=True)) == {"decoding", "re_encoding"}
     for receipt in units(run):
         rewrite(run, receipt, other_ids)
-    assert failed(validate(run.url)) == {"re_encoding"}
+    assert failed(validate(run.url)) == {"decoding", "re_encoding"}
 
 
 def test_a_tokenizer_that_was_exchanged_after_the_run(original, tmp_path):
@@ -265,6 +270,50 @@ def test_segments_with_a_hole(run):
     assert {"segments", "re_encoding"} <= found <= {"segments", "re_encoding", "masks"}
 
 
+def cut_within_a_character(tokenizer, rows: list[dict]) -> list[dict]:
+    """One segment cut in two of its kind, before a token that only goes on with a character."""
+    for number, row in enumerate(rows):
+        for place, segment in enumerate(row["segments"]):
+            for token in range(segment["start"] + 1, segment["end"]):
+                spelt = tokenizer.decode_bytes(row["input_ids"][token : token + 1])
+                if not spelt.strip(CONTINUING):
+                    parts = [segment | {"end": token}, segment | {"start": token}]
+                    cut = [*row["segments"][:place], *parts, *row["segments"][place + 1 :]]
+                    return [*rows[:number], row | {"segments": cut}, *rows[number + 1 :]]
+    raise AssertionError("no character of several tokens")
+
+
+def test_a_segment_that_begins_within_a_character(run, original):
+    tokenizer = Tokenizer.load(TokenizerSpec(path=str(original / "tokenizer")))
+    rewrite(run, units(run)[0], lambda rows: cut_within_a_character(tokenizer, rows))
+    report = validate(run.url, full=True)
+    assert failed(report) == {"decoding", "re_encoding"}
+    assert "begins within a character" in report.check("decoding").detail
+
+
+@pytest.mark.parametrize(
+    ("spelt", "start", "said"),
+    [
+        (["a", "\u4f60", "b"], 1, None),
+        ([b"a", b"\xe4", b"\xbd\xa0"], 1, None),
+        ([b"a", b"\xe4", b"\xbd\xa0"], 2, "within a character"),
+        ([b"a", b"\xe4\xbd", b"\xa0", b"b"], 2, "within a character"),
+        # a token that spells the end of one text and the beginning of the next belongs to one of them
+        ([b" \xe4", b"\xbd\xa0"], 1, None),
+        ([b"\xe4\xbd", b"\xa0b"], 1, None),
+        ([b"a", b"\xe4\xbd"], 1, "spell no text"),
+    ],
+)
+def test_where_a_segment_may_begin(spelt, start, said):
+    class Spelling:
+        def decode_bytes(self, ids):
+            parts = [spelt[number] for number in ids]
+            return b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+
+    found = misspelling(Spelling(), np.arange(len(spelt)), np.array([0, start]))
+    assert said in found if said else found is None
+
+
 def test_a_row_without_trained_tokens(run):
     change = change_row(loss_mask=lambda row: [False] * row["num_tokens"], num_loss_tokens=lambda row: 0)
     rewrite(run, units(run)[0], change)
@@ -303,6 +352,9 @@ def test_a_source_that_is_gone_is_said_and_not_held_against_the_run(original, tm
     shutil.rmtree(tmp_path / "in")
     report = validate(run.url)
     assert report.passed
+    # what is stored can still be decoded
+    assert report.check("decoding").severity == "error"
+    assert report.check("decoding").numbers["rows"] > 10
     assert report.check("re_encoding").severity == "info"
     assert "not checked" in report.check("re_encoding").detail
 
@@ -349,6 +401,26 @@ def test_drift_between_units_and_canaries_only_warn(tmp_path):
     assert not check.passed
     assert check.severity == "warning"
     assert "'data-00004'" in check.detail
+
+
+def test_a_unit_with_other_tokens_a_byte_drifts(tmp_path):
+    """Rows as long and trained as elsewhere, of text that the tokenizer hardly knows."""
+    folder = make_run(tmp_path, units=9, manifest=False)
+    for name, receipt in read_receipts(folder).items():
+        size = receipt.stats["tokens"] * (1 if name == "data-00004" else 4)
+        stats = receipt.stats | {"text_bytes": size}
+        folder.write_json(folder.receipt(name), dataclasses.replace(receipt, stats=stats).to_dict())
+    write_manifest(folder, read_receipts(folder))
+    check = validate(folder.url).check("drift")
+    assert check.detail == "unit 'data-00004' has tokens a byte 1, data set 'data' has 0.25"
+    assert check.numbers["data.tokens a byte"] == 0.25
+    shown = WrittenRun(folder.url).drift()
+    (drawn,) = shown.tables
+    at = drawn.columns.index("tokens a byte")
+    assert (drawn.rows[0][1], drawn.rows[0][at]) == ("data-00004", "1.0000")
+    assert {row[at] for row in drawn.rows[1:]} == {"0.2500"}
+    folder.remove([folder.receipt("data-00000"), folder.receipt("data-00001")])
+    assert "data.tokens a byte" not in validate(folder.url).check("drift").numbers
 
 
 def read_recipe(folder: OutputFolder):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +17,7 @@ from retok_dask.cluster import read_events, run, status
 from retok_dask.cluster.connect import own_cluster
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
 from retok_dask.errors import ClusterError, FingerprintMismatch, OutputLocked
+from retok_dask.tokenizers import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +149,40 @@ def test_a_half_written_unit_is_done_again(make_recipe, client, damage):
     assert again.committed_now == 1
     assert again.content_digest == first.content_digest
     assert again.exit_code == 0
+
+
+class Clock(dt.datetime):
+    """A clock that the test sets: datetime.datetime of the room that asks for the day."""
+
+    day = dt.date(2026, 3, 4)
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls.combine(cls.day, dt.time(23, 59), tz)
+
+
+def test_the_day_of_the_first_start_is_kept_on_resume(make_recipe, client, tmp_path, monkeypatch):
+    """B10: one date in a data set that was made on two days, https://github.com/sgl-project/sglang/issues/3296"""
+    room = sys.modules["retok_dask.cluster.run"]
+    monkeypatch.setattr(room, "dt", SimpleNamespace(datetime=Clock, UTC=dt.UTC, date=dt.date))
+    recipe = make_recipe()
+    template = tmp_path / "template.jinja"
+    dated = "{{- '<|im_start|>system\\nToday is ' + strftime_now('%d %B %Y') + '.<|im_end|>\\n' }}"
+    template.write_text(dated + template.read_text())
+    first = run(recipe, client=client, progress="none")
+    folder = OutputFolder(recipe.output)
+    unit = min(read_manifest(folder).units)
+    folder.remove(["_retok/manifest.json", folder.receipt(unit), folder.data("chat", unit)])
+    monkeypatch.setattr(Clock, "day", dt.date(2026, 3, 5))
+    again = run(recipe, client=client, progress="none")
+    assert again.committed_now == 1
+    assert again.content_digest == first.content_digest
+    assert read_manifest(folder).run["date"] == "2026-03-04"
+    tokenizer = Tokenizer.load(recipe.tokenizer, engine="reference")
+    assert all("Today is 04 March 2026." in tokenizer.decode(row["input_ids"]) for row in open_dataset(recipe.output))
+    later = run(recipe.with_changes(output=f"{recipe.output}-later"), client=client, progress="none")
+    row = open_dataset(later.output)[0]
+    assert "Today is 05 March 2026." in tokenizer.decode(row["input_ids"]), "the clock has moved indeed"
 
 
 def hurt(damage: str, path: str, receipt: str) -> None:

@@ -210,7 +210,7 @@ def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
     assert found.samples == pytest.approx(result.stats.samples, rel=0.1)
     assert json.loads(json.dumps(planned.to_dict(), default=str))["total"]["files"] == 4
     assert "tokens in about" in planned.to_text()
-    assert "<table>" in planned._repr_html_()
+    assert 'style="--part:' in planned._repr_html_(), "the trained share has its bar"
 
 
 def test_plan_shows_what_history_costs(make_recipe, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from functools import cache
 
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reading import read_all, recipe_for
 
-from retok_dask.completions import content_key, layout_for
+from retok_dask.completions import content_key, layout_for, read_stream
 from retok_dask.completions.layouts.table import RULES
 from retok_dask.types import Record, RecordRejected, Reject
 
@@ -108,6 +109,20 @@ def test_every_line_of_a_mutated_jsonl_file_is_a_record_or_a_reject(tmp_path_fac
     assert [(r.offset, r.raw, type(r)) for r in split] == [(r.offset, r.raw, type(r)) for r in whole]
     for record in whole:
         assert data[record.offset :].startswith(record.raw)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=edits)
+@example(steps=[("insert", 0.0, b"\xff\xfe")])
+@example(steps=[("replace", 0.001, b"\0" * 7)])
+def test_whatever_comes_through_a_pipe_is_records_and_rejects(steps):
+    """`retok encode` reads what it is given: UTF-16 and NUL bytes too are a reject with a reason, no traceback."""
+    data = mutate(b"\n".join(LINES) + b"\n", steps)
+    found = list(read_stream(io.BufferedReader(io.BytesIO(data)), "-", 1 << 20))
+    assert all(isinstance(one, Record) or one.detail for one in found)
+    lines = [line for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip(b" \t\r\n")]
+    whole = [one for one in found if isinstance(one, Reject) and one.row == -1]
+    assert len(found) == len(lines) or [one.reason for one in whole] == ["bad_file"]
 
 
 @settings(max_examples=150, deadline=None)

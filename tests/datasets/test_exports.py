@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import weakref
 
 import consumers
 import numpy as np
@@ -20,6 +22,9 @@ from retok_dask.datasets.exits.base import IGNORED, Rows, shifted_targets
 from retok_dask.datasets.export import plan_shards
 from retok_dask.datasets.packing import best_fit, pack
 from retok_dask.errors import FingerprintMismatch, OutputError, UnfinishedOutput
+
+# the function of the same name hides it in the package
+export_module = importlib.import_module("retok_dask.datasets.export")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,11 @@ def test_save_to_disk_is_loaded_by_datasets(run, truth, tmp_path, to):
     import datasets
 
     export(run, to, str(tmp_path), shards=3)
+    if to == "speculators":
+        # its own folder wants torch tensors, and so does ours; the rows can be read without
+        state = json.loads((tmp_path / "state.json").read_text())
+        assert state["_format_type"] == "torch"
+        (tmp_path / "state.json").write_text(json.dumps(state | {"_format_type": None}))
     found = datasets.load_from_disk(str(tmp_path))
     ids, masks = found["input_ids"][:], found["loss_mask"][:]
     if to == "specforge":
@@ -100,6 +110,14 @@ def test_save_to_disk_is_loaded_by_datasets(run, truth, tmp_path, to):
         assert numpy_rows[0]["input_ids"].dtype == np.int64
     assert as_pairs(zip(ids, masks, strict=True)) == truth
     assert len(list(tmp_path.glob("*.arrow"))) == 3
+
+
+def test_json_lines_of_prompts(run, truth, tmp_path):
+    export(run, "specforge-prompts", str(tmp_path), shards=2)
+    paths = sorted(tmp_path.glob("*.jsonl"))
+    assert len(paths) == 2
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    assert [(line["input_ids"], line["loss_mask"]) for line in lines] == truth
 
 
 def test_hf_arrow_is_what_datasets_itself_writes(run, tmp_path):
@@ -183,11 +201,65 @@ def test_accounting_and_resume(run, truth, tmp_path, to):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_every_exit_is_the_same_on_any_day(run, tmp_path):
+@pytest.mark.parametrize("to", EXITS)
+def test_a_shard_that_fails_midway_leaves_nothing_and_the_next_start_ends_it(run, truth, tmp_path, monkeypatch, to):
+    read = export_module.read_batches
+    fails = [True]
+
+    def broken(*arguments):
+        for number, batch in enumerate(read(*arguments)):
+            if number == 1 and arguments[1].endswith("b-00002.parquet") and fails:
+                raise OSError(5, "the disk went away")
+            yield batch
+
+    monkeypatch.setattr(export_module, "read_batches", broken)
+    with pytest.raises(OSError, match="disk went away"):
+        export(run, to, str(tmp_path), shards=2)
+    receipts = sorted(path.name for path in (tmp_path / "_retok_export/shards").iterdir())
+    assert receipts == ["00000.json"]
+    whole = {file["path"] for file in json.loads((tmp_path / "_retok_export/shards/00000.json").read_text())["files"]}
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == whole | {"_retok_export/key.json", "_retok_export/shards/00000.json"}
+    fails.clear()
+    assert export(run, to, str(tmp_path), shards=2).documents == len(truth)
+    assert (tmp_path / "_retok_export/export.json").exists()
+
+
+def test_an_export_holds_one_row_group_at_a_time(run, truth, tmp_path, monkeypatch):
+    alive: list[weakref.ref] = []
+    most = []
+    make = Rows.of
+
+    def counted(batch):
+        rows = make(batch)
+        alive.append(weakref.ref(rows))
+        most.append(sum(ref() is not None for ref in alive))
+        return rows
+
+    monkeypatch.setattr(export_module.Rows, "of", counted)
     for to in EXITS:
+        alive.clear()
+        export(run, to, str(tmp_path / to), shards=1)
+        assert len(alive) > 12, to
+    # the one that is made, and the one before it that a loop still names
+    assert max(most) <= 2
+
+
+def test_as_many_shards_as_a_drafter_wants(tmp_path):
+    import datasets
+
+    make_run(tmp_path / "run", units=50, rows=2)
+    result = export(str(tmp_path / "run"), "hf-arrow", str(tmp_path / "out"), shards=47)
+    assert result.shards == len(list((tmp_path / "out").glob("data-*-of-00047.arrow"))) == 47
+    found = datasets.load_from_disk(str(tmp_path / "out"))
+    assert found["input_ids"][:] == [row["input_ids"].tolist() for row in open_dataset(str(tmp_path / "run"))]
+
+
+def test_every_exit_is_the_same_on_any_day(run, tmp_path):
+    for to, spec in EXITS.items():
         digests = []
         for name in ("x", "y"):
-            export(run, to, str(tmp_path / name / to), shards=2)
+            export(run, to, str(tmp_path / name / to), shards=2, pack=64 if spec.packs else None)
             about = json.loads((tmp_path / name / to / "_retok_export/export.json").read_text())
             digests.append([file["sha256"] for file in about["files"]])
         assert digests[0] == digests[1], to
@@ -288,6 +360,11 @@ def test_packed_exports_report_padding_and_keep_boundaries(run, truth, tmp_path)
     assert result.rows < len(truth)
     assert result.padding == 64 * result.rows - tokens
     assert 0 < result.padding_share < 0.5
+    trained = sum(sum(mask) for _, mask in truth) / tokens
+    assert result.trained_share == pytest.approx(trained)
+    about = json.loads((tmp_path / "trl/_retok_export/export.json").read_text())
+    assert (about["trained_share"], about["padding_share"]) == (result.trained_share, result.padding_share)
+    assert f"{trained:.1%} trained; packed to 64, {result.padding_share:.1%} padding" in result.to_text()
     found = table(tmp_path / "trl")
     assert [sum(row) for row in found["seq_lengths"]] == [len(row) for row in found["input_ids"]]
     for labels, positions in zip(found["labels"], found["position_ids"], strict=True):

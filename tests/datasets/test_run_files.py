@@ -32,7 +32,7 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
-from retok_dask.errors import FingerprintMismatch, OutputError, OutputLocked, UnfinishedOutput
+from retok_dask.errors import FingerprintMismatch, OutputError, OutputLocked, RecipeError, UnfinishedOutput
 from retok_dask.kernel import UnitStats
 
 RECIPE = make_recipe("out")
@@ -79,6 +79,11 @@ CHANGES = {
     "changed input 'b.jsonl'": {"files": [FILES[0], FakeFile("b.jsonl", 20, mtime=3.0)]},
     "missing input 'b.jsonl'": {"files": FILES[:1]},
     "new input 'c.jsonl'": {"files": [*FILES, FakeFile("c.jsonl", 1)]},
+    "new data set 'more'": {"recipe": make_recipe("out", ("data", "more"))},
+    "missing data set 'data'": {"recipe": make_recipe("out", ("more",))},
+    "recipe.datasets.data.mode: was chat, is text": {
+        "recipe": make_recipe("out", datasets=[{"name": "data", "input": "data/*.jsonl", "mode": "text"}])
+    },
 }
 
 
@@ -88,6 +93,20 @@ def test_whatever_changes_tokens_refuses_and_is_named(started, said):
         check_fingerprint(started, fingerprint(**CHANGES[said]))
     assert said in str(caught.value)
     assert ("--extend" in str(caught.value)) == said.startswith("new input")
+
+
+def test_a_new_data_set_is_named_with_a_way_that_keeps_what_is_written(started):
+    more = fingerprint(make_recipe("out", ("data", "more")), files=[*FILES, FakeFile("m.jsonl", 1, "more")])
+    with pytest.raises(FingerprintMismatch, match="retok mix") as caught:
+        check_fingerprint(started, more, extend=True)
+    assert "new data set 'more'; new input 'm.jsonl' of data set 'more'" in str(caught.value)
+
+
+def test_data_sets_in_another_order_are_another_recipe(tmp_path):
+    folder = OutputFolder(str(tmp_path))
+    start_run(folder, fingerprint(make_recipe("out", ("a", "b"))), make_recipe("out", ("a", "b")))
+    with pytest.raises(FingerprintMismatch, match="another order: b, a"):
+        check_fingerprint(folder, fingerprint(make_recipe("out", ("b", "a"))))
 
 
 def test_another_library_version_refuses(started):
@@ -139,6 +158,28 @@ def test_no_secret_of_the_environment_is_written(tmp_path, monkeypatch):
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"hush" not in written
     assert b"AKIAHUSH" not in written
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"output": "s3://AKIA:hush-hush@bucket/out"},
+        {"output": "https://host/out?X-Amz-Signature=hush-hush"},
+        {"datasets": [{"name": "data", "input": ["ok.jsonl", "sftp://me:hush-hush@host/*.jsonl"]}]},
+        {"storage": {"endpoint_url": "http://key:hush-hush@127.0.0.1:9000"}},
+        {"storage": {"secret": "hush-hush"}},
+    ],
+)
+def test_credentials_in_a_recipe_are_refused_and_not_repeated(place):
+    with pytest.raises(RecipeError) as caught:
+        make_recipe("out", **place)
+    assert "hush" not in str(caught.value)
+
+
+def test_credentials_in_a_listed_file_are_refused_before_they_are_written():
+    with pytest.raises(RecipeError, match="data set 'data'") as caught:
+        fingerprint(files=[FakeFile("s3://AKIA:hush-hush@bucket/a.jsonl", 1)])
+    assert "hush" not in str(caught.value)
 
 
 def test_a_foreign_run_json_is_refused(tmp_path):

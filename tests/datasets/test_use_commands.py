@@ -1,9 +1,10 @@
-"""`retok vocabulary` and `retok mix`: what they count, what they write, and what they refuse."""
+"""`retok vocabulary`, `retok mix` and `retok diff`: what they count, what they write, and what they refuse."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +105,13 @@ def test_a_mixture_of_runs_is_an_index_of_their_rows(run, other, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mixture.parquet"]
 
 
+def test_an_index_of_a_relative_folder_opens_from_anywhere(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(run).parent)
+    assert said("mix", Path(run).name, "--to", "mixture.parquet")["file"] == "mixture.parquet"
+    monkeypatch.chdir(tmp_path)
+    assert len(open_mixture(str(Path(run).parent / "mixture.parquet"))) == 120
+
+
 def test_the_same_seed_writes_the_same_index(run, tmp_path):
     for name, seed in (("x", 1), ("y", 1), ("z", 2)):
         assert in_process("mix", run, "--seed", seed, "--to", tmp_path / name).returncode == 0
@@ -155,3 +163,17 @@ def test_an_index_is_held_to_the_rows_that_were_mixed(tmp_path):
         open_mixture(str(file))
     with pytest.raises(OutputError, match="no index of a mixture"):
         open_mixture(open_dataset(folder.url).files[0])
+
+
+# differences
+
+
+def test_diff_ends_non_zero_and_says_which_rows_changed(run, tmp_path):
+    assert in_process("remask", run, "--policy", "all", "--to", tmp_path / "all").returncode == 0
+    done = in_process("diff", run, tmp_path / "all", "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["asked"] == ["recipe.mask: was assistant, is all"]
+    assert found["changed"] == 120
+    assert found["changed_parts"] == {"loss_mask": 120}
+    assert set(found["examples"]["changed"]) <= {row["sample_id"] for row in open_dataset(run)}

@@ -51,6 +51,26 @@ def test_no_flag_and_no_policy_of_answers_trains_it(policy):
     assert "42" in "".join(trained_text(row, qwen()))
 
 
+@pytest.mark.parametrize(
+    ("markers", "reason"),
+    [
+        (("<tool_response>", "</tool_response>"), "control_markers_in_content"),
+        (("<|im_start|>", "<|im_end|>"), "control_markers_in_content"),
+        (("<tool_call>", "</tool_call>"), "control_markers_in_content"),
+        (("<think>", "</think>"), "message_not_rendered"),
+    ],
+)
+def test_markers_that_are_the_templates_own_are_rejected_with_the_reason(markers, reason):
+    """Output between the template's own control tokens is never trained by mistake: its record is not written."""
+    text = f"Let me run it.\n\n{markers[0]}\n42\n{markers[1]}\n\nIt is 42."
+    rows, (left_out,), stats = outcome(
+        real("trl/qwen3", dataset={"tool_output_markers": markers}), [chat("6 * 7?", text)]
+    )
+    assert rows == []
+    assert left_out["reason"] == reason
+    assert stats.rejected == {reason: 1}
+
+
 def test_markers_are_some_text():
     with pytest.raises(RecipeError, match="some text"):
         real("trl/qwen3", dataset={"tool_output_markers": ["", "x"]})

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retok_dask.completions import list_inputs, read_records
+from retok_dask.datasets import open_dataset, read_manifest
 from retok_dask.errors import RecipeError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.types import Document
 from tests.retokenize.common import kernel, outcome, plain_ids, recipe, tokenizer
+from tests.retokenize.runs import write_run
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "text"
 
@@ -65,6 +67,25 @@ def test_bos_follows_the_tokenizers_own_rule():
     for name, wanted in (("llama3_1", True), ("gpt2", False)):
         (row,), _, _ = outcome(texts_kernel(name), [Document("x")])
         assert (row["input_ids"][0] == tokenizer(name).bos_id) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "documents", "said"),
+    [
+        ("llama3_1", {}, {"bos": "<|begin_of_text|>", "separator": "<|eot_id|>"}),
+        ("llama3_1", {"bos": False, "separator": ""}, {"bos": "", "separator": ""}),
+        ("gpt2", {}, {"bos": "", "separator": "<|endoftext|>"}),
+    ],
+)
+def test_the_manifest_says_what_stands_around_a_document(name, documents, said, tmp_path):
+    """B11: BOS by the tokenizer's own rule, which nobody should have to guess from the ids."""
+    (tmp_path / "in.jsonl").write_text('{"text": "test"}\n')
+    made = recipe(name, {"input": str(tmp_path / "in.jsonl"), "mode": "text"}, documents=documents)
+    folder = write_run(made.with_changes(output=str(tmp_path / "out")), tokenizer(name))
+    assert read_manifest(folder).run["tokenizer"]["documents"] == said
+    (row,) = open_dataset(folder.url)
+    wanted = [tokenizer(name).added_tokens[text] for text in said.values() if text]
+    assert [one for one in row["input_ids"].tolist() if one in tokenizer(name).added_tokens.values()] == wanted
 
 
 def test_separator_must_be_one_token():

@@ -46,7 +46,7 @@ def test_facts_of_a_thinking_template():
     assert found.history["per_turn"].rows == 3
     assert found.history["auto"].rows == 3
     assert "drops reasoning" in found.to_text()
-    assert set(found.to_dict()) == {"records", "rows", "rejected", "roles", "history"}
+    assert set(found.to_dict()) == {"records", "rows", "rejected", "roles", "history", "settings"}
 
 
 @pytest.mark.parametrize(

@@ -187,16 +187,3 @@ def test_loading_prints_nothing_and_needs_no_torch():
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_one_warning_for_a_regex_and_an_explicit_flag(tmp_path):
-    """D05: whether Mistral's pattern is repaired is a setting; the library's opinion is a note, printed nowhere."""
-    probes = ["eBay", "mL", "NaOH", "pH"]
-    plain = Tokenizer.load(assets.tokenizer_spec("mistral_nemo"), engine="reference")
-    spec = assets.tokenizer_spec("mistral_nemo").model_copy(update={"fix_mistral_regex": True})
-    fixed = Tokenizer.load(spec, engine="reference")
-    assert fixed.digest != plain.digest
-    from transformers import AutoTokenizer
-
-    reference = AutoTokenizer.from_pretrained(spec.path, fix_mistral_regex=True)
-    assert [one(fixed, word) for word in probes] == reference(probes, add_special_tokens=False)["input_ids"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retok_dask.cluster.plan import DatasetPlan, Plan
+from retok_dask.cluster.result import RunResult
+from retok_dask.cluster.status import DatasetStatus, OutputStatus, Status
 from retok_dask.demo import open_recipe
+from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
+from retok_dask.tokenizers.switches import ProbeWord, Switch
 from retok_dask.types import Conversation
 from retok_dask.views import (
     audit_summary,
@@ -133,6 +139,42 @@ def test_a_recipe_draws_itself(tmp_path: Any) -> None:
 EVIL = "<script>alert(1)</script>\u202e\x1b[31m"
 
 
+def running_views() -> list[Summary]:
+    """What plan, status and run say of a data set with such a name."""
+    data = DatasetPlan(EVIL, 1, 1, 9, 4, 4, 4, 40, 10, 1, 1, 90, 0.1, 9)
+    counts = {"layouts": {EVIL: 4}, "reject_reasons": {EVIL: 1}, "filter_reasons": {EVIL: 1}, "noticed": {EVIL: 1}}
+    history = {EVIL: {"samples": 1, "tokens": 4, "loss_tokens": 1}}
+    table_row = {"token": EVIL, "becomes": EVIL, "rule": EVIL}
+    data = replace(data, **counts, history=history, source_tokens=30, token_table=[table_row])
+    switch = Switch(EVIL, EVIL, "on", [ProbeWord(EVIL, [EVIL], [EVIL, EVIL], differs=True)], [EVIL])
+    planned = Plan([data], 2, 2**30, 2**29, 12.5, audit=None, notes=[EVIL], settings=[switch])
+    stats = UnitStats(records_in=4, records_out=2, samples=2, tokens=40, loss_tokens=10)
+    stats.rejected[EVIL], stats.filtered[EVIL], stats.counts[EVIL] = 1, 1, 7
+    result = RunResult(EVIL, stats, 3, {EVIL: EVIL}, seconds=3.0, committed_now=2, worker_deaths=1, performance=EVIL)
+    event = {"at": 0.0, "kind": "unit_failed", "unit": EVIL, "why": EVIL, "session": EVIL}
+    standing = OutputStatus(EVIL, "running", EVIL, [DatasetStatus(EVIL, 4, 1, 8, 2, 5, 5, 50, 5, 1)], 9.5, 60.0)
+    status = Status([replace(standing, timeline=[event]), OutputStatus(EVIL, "no run", EVIL)])
+    pairs = [(plan_summary, planned), (run_summary, result), (status_summary, status)]
+    for made, thing in pairs:
+        assert made(thing.to_dict())._repr_html_() == thing._repr_html_()
+        assert EVIL in thing.to_text() or "alert(1)" in thing.to_text()
+    return [made(thing.to_dict()) for made, thing in pairs]
+
+
+def test_plan_status_and_run_draw_numbers_to_the_right_and_shares_as_bars() -> None:
+    planned, ran, standing = running_views()
+    for view, shares in ((planned, ["25.0 %"]), (ran, ["100.0 %"]), (standing, ["25.0 %", "10.0 %"])):
+        drawn = view._repr_html_()
+        for share in shares:
+            part = share.replace(".0 %", "%")
+            assert f'<td class="rt-num rt-bar" style="--part:{part}">{share}</td>' in drawn
+    assert planned.tables[0].numeric >= {1, 2, 3, 4, 5, 6, 7}
+    assert standing.tables[0].numeric >= {5, 6, 7, 8, 9}
+    assert ran.verdict == "FAILED"
+    for view in (planned, ran, standing):
+        assert set(words_of_text(view.to_text(width=500))) <= set(words_of_html(view._repr_html_()))
+
+
 def test_hostile_names_are_only_text() -> None:
     recipe = Recipe.from_dict({"tokenizer": EVIL, "output": EVIL, "datasets": [{"input": EVIL}]})
     conversation = Conversation(
@@ -145,6 +187,7 @@ def test_hostile_names_are_only_text() -> None:
         ),
         run_summary({EVIL: EVIL, "x": {EVIL: 1}, "y": [{EVIL: EVIL}]}),
         conversation_view(conversation),
+        *running_views(),
     ):
         for drawn in (view._repr_html_(), view.to_page()):
             reader = Text()

@@ -1,4 +1,4 @@
-"""Exits that are tables: Parquet files, and the folder of Hugging Face's ``save_to_disk``."""
+"""Exits that are tables: Parquet files, JSON lines, and the folder of Hugging Face's ``save_to_disk``."""
 
 from __future__ import annotations
 
@@ -113,11 +113,35 @@ class ParquetExit:
         """Parquet files need no index."""
 
 
-class SaveToDiskExit:
-    """The folder that ``datasets.load_from_disk`` reads: Arrow streams, ``state.json``, ``dataset_info.json``."""
+class JsonLinesExit:
+    """One file of JSON lines a shard: the ids, and the mask as 0 and 1."""
 
-    def __init__(self, layout: str) -> None:
+    def write(self, rows: Iterator[Rows], shard: Shard) -> dict[str, Any]:
+        path = shard.create(f"prompts-{shard.index:05d}-of-{shard.total:05d}.jsonl")
+        with path.open("wb") as file:
+            for part in rows:
+                for number in range(len(part)):
+                    ids, mask = part.row(number)
+                    line = {"input_ids": ids, "loss_mask": mask.view(np.int8)}
+                    file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+        return {}
+
+    def finish(self, folder: OutputFolder, shards: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+        """Lines need no index."""
+
+
+class SaveToDiskExit:
+    """The folder that ``datasets.load_from_disk`` reads: Arrow streams, ``state.json``, ``dataset_info.json``.
+
+    Args:
+        layout: of :data:`LAYOUTS`.
+        format_type: what rows are when they are loaded: None for lists, or
+            ``torch`` where the consumer's own code loads the folder and wants tensors.
+    """
+
+    def __init__(self, layout: str, format_type: str | None = None) -> None:
         self.layout = layout
+        self.format_type = format_type
 
     def write(self, rows: Iterator[Rows], shard: Shard) -> dict[str, Any]:
         name = f"data-{shard.index:05d}-of-{shard.total:05d}.arrow"
@@ -144,7 +168,7 @@ class SaveToDiskExit:
             "_fingerprint": digest([facts["content_digest"], self.layout])[:16],
             "_format_columns": None,
             "_format_kwargs": {},
-            "_format_type": None,
+            "_format_type": self.format_type,
             "_output_all_columns": False,
             "_split": "train",
         }
