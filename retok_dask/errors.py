@@ -43,6 +43,10 @@ class InputError(RetokError, OSError):
     """An input pattern matches nothing, or a file cannot be opened at all."""
 
 
+class InputChanged(InputError):
+    """An input file is another than the one that was listed."""
+
+
 class TokenizerError(RetokError, ValueError):
     """A tokenizer cannot be loaded, or cannot give exact ids for this job."""
 

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import dask
 from distributed import Client, LocalCluster, get_client
 
+from retok_dask.cluster.deaths import OVER_MEMORY
 from retok_dask.cluster.resources import usable_cores, usable_memory
 from retok_dask.cluster.settings import own_settings
 from retok_dask.errors import ClusterError
@@ -52,14 +53,21 @@ class ExitReasons(logging.Handler):
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
         self.by_pid: dict[int, str] = {}
+        self._over_memory: set[int] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        over = re.search(r"\(pid=(\d+)\) exceeded \d+% memory", record.getMessage())
+        if over is not None:
+            self._over_memory.add(int(over[1]))
         match = re.search(
             r"Worker process (\d+) (was killed by|exited with status) ?(?:signal )?(\d+)", record.getMessage()
         )
         if match is None:
             return
         pid, how, number = int(match[1]), match[2], int(match[3])
+        if pid in self._over_memory:
+            self.by_pid[pid] = OVER_MEMORY
+            return
         if how == "exited with status":
             self.by_pid[pid] = f"exit status {number}"
             return
@@ -223,8 +231,9 @@ def _make_cluster(count: int, memory: int, dashboard: str | None) -> LocalCluste
 
 
 def _close(cluster: LocalCluster) -> None:
-    # what does not close in time ends with this process, which its workers watch
-    with _quiet("distributed"), contextlib.suppress(TimeoutError):
+    # what does not close in time ends with this process, which its workers watch; Dask may also stumble
+    # over a worker that comes or goes at the same time, which must not turn a finished run into a failed one
+    with _quiet("distributed"), contextlib.suppress(Exception):
         cluster.close(timeout=20)
 
 

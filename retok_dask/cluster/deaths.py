@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 Kind = Literal["memory", "time", "crash", "heartbeat", "lost", "error"]
 
 QUIET_SHARE = 0.7
-"""Share of the time limit without a sign of life after which a death is the timer's: signs come with delay."""
+"""Share of the time limit without a sign of life after which a death is the timer's, where no nanny here says so."""
+
+TIMER = f"signal {signal.SIGALRM:d} (SIGALRM)"
+"""How a worker ends whose time limit runs out; see :class:`retok_dask.cluster.worker.Teller`."""
+
+OVER_MEMORY = "its nanny, for its memory"
+"""How a worker ends whose nanny here saw it grow; the nanny's event may come later than the end."""
 
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "exit status")
 
@@ -66,11 +73,27 @@ class Hearsay:
     silent: dict[str, float] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
+    _ahead: dict[str, float] = field(default_factory=dict)
 
-    def beat(self, worker: str, pid: int, at: float) -> None:
-        """A worker gave a sign of life."""
+    def beat(self, worker: str, pid: int, at: float, clock: float) -> None:
+        """A worker gave a sign of life.
+
+        Args:
+            worker: its address.
+            pid: its process.
+            at: when it came here, by the monotonic clock of this process.
+            clock: when it was sent, by the monotonic clock there. The fastest
+                message shows how far the clocks are apart, so a late one
+                still counts from when it was sent.
+        """
         self.pids[worker] = pid
-        self.heard[worker] = at
+        ahead = self._ahead[worker] = min(at - clock, self._ahead.get(worker, at - clock))
+        self.heard[worker] = clock + ahead
+
+    def awaits_exit(self, worker: str) -> bool:
+        """Whether nothing is known yet of how a process ended whose nanny will tell."""
+        told = worker in self.memory or worker in self.silent
+        return not told and worker in self.pids and self.pids[worker] not in self.exits
 
     def over_memory(self, worker: str, rss: int) -> None:
         """A nanny ended a worker for its memory."""
@@ -85,25 +108,24 @@ class Hearsay:
 
         Args:
             worker: its address.
-            died_at: when the scheduler missed it, by the clock of the signs of life; 0 if unknown.
+            died_at: when its end was heard of, by the clock of the signs of life; 0 if unknown.
             limits: memory limits by address.
         """
-        if worker in self.memory:
+        exited = self.exits.get(self.pids.get(worker, -1), "")
+        if worker in self.memory or exited == OVER_MEMORY:
             known = limits or {}
             limit = known.get(worker) or max(known.values(), default=0)
             of = f" of {format_bytes(limit)}" if limit else ""
-            text = f"its memory grew to {format_bytes(self.memory[worker])}{of}, and its nanny ended it"
+            rss = format_bytes(self.memory[worker]) if worker in self.memory else "almost all"
+            text = f"its memory grew to {rss}{of}, and its nanny ended it"
             return Cause(
                 "memory", text, "give workers more memory, or set units.batch_bytes and units.record_bytes lower"
             )
         if worker in self.silent:
             text = f"no heartbeat for {self.silent[worker]:.0f} s, so the scheduler gave it up"
             return Cause("heartbeat", text, "look at the host and its network; see distributed.scheduler.worker-ttl")
-        exited = self.exits.get(self.pids.get(worker, -1), "")
-        # the timer exits with status 1; a process that holds the interpreter lock may never have been heard
-        unheard = worker not in self.heard and exited == "exit status 1"
         quiet = died_at - self.heard.get(worker, died_at)
-        if unheard or (quiet >= QUIET_SHARE * self.seconds_per_record and exited in {"", "exit status 1"}):
+        if exited == TIMER or (not exited and quiet >= QUIET_SHARE * self.seconds_per_record):
             text = f"one record took longer than {self.seconds_per_record:g} s, so the worker ended itself"
             return Cause("time", text, "look at the record, or raise units.seconds_per_record")
         if any(word in exited for word in CRASHES):

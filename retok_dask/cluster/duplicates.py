@@ -8,6 +8,8 @@ pass, and the graph stays small.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import dask.bag as db
@@ -15,14 +17,16 @@ import numpy as np
 import orjson
 from distributed import as_completed
 
+from retok_dask.cluster.connect import own_cluster
 from retok_dask.completions import Unit, content_key, item_filter, layout_for, read_records, record_filter
+from retok_dask.errors import ClusterError
 from retok_dask.recipe import Recipe, digest
 from retok_dask.types import Conversation, RecordFiltered, RecordRejected, Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distributed import Client
+    from distributed import Client, Future
 
     from retok_dask.datasets import OutputFolder
     from retok_dask.kernel.pending import Mark
@@ -33,6 +37,33 @@ FOLDER = "_retok/duplicates"
 INDEX = f"{FOLDER}/index.json"
 KEY_BYTES = 16
 
+QUIET_SECONDS = 600.0
+"""Longest time without one unit read that a cluster of ours is given."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the pass found.
+
+    Attributes:
+        items: how many items are duplicates.
+        unread: why the keys of a unit are unknown, by its id; all its items stay.
+    """
+
+    items: int
+    unread: dict[str, str]
+
+    @property
+    def warning(self) -> str:
+        """A sentence on the units that were not read; empty if there are none."""
+        if not self.unread:
+            return ""
+        name, why = next(iter(self.unread.items()))
+        return (
+            f"duplicates were not looked for in {len(self.unread)} units, which could not be read then, so theirs "
+            f"stay; the first is {name!r}: {why}"
+        )
+
 
 def drops_duplicates(spec: DatasetSpec) -> bool:
     """Whether duplicates of a data set are left out: where it says so, and always for prompts."""
@@ -41,12 +72,12 @@ def drops_duplicates(spec: DatasetSpec) -> bool:
 
 def mark_duplicates(
     client: Client, recipe: Recipe, units: Sequence[Unit], folder: OutputFolder, tick: Callable[[], None]
-) -> int | None:
+) -> Found | None:
     """Find the duplicates among all units of a run and leave each unit its list.
 
     The first item in the order of the listing stays, across data sets. A unit
-    whose keys cannot be read keeps all its items: its own faults are found
-    when it is encoded.
+    whose keys cannot be read keeps all its items, and is named with the reason:
+    its own faults are found when it is encoded.
 
     Args:
         client: the run's client.
@@ -56,7 +87,10 @@ def mark_duplicates(
         tick: called now and then, to draw and to look for trouble.
 
     Returns:
-        How many items are duplicates; None if no data set asks.
+        What was found; None if no data set asks.
+
+    Raises:
+        ClusterError: workers of ours read nothing for :data:`QUIET_SECONDS`.
     """
     names = {spec.name for spec in recipe.datasets if drops_duplicates(spec)}
     chosen = [unit for unit in units if unit.dataset in names]
@@ -65,15 +99,16 @@ def mark_duplicates(
     listing = digest([unit.id for unit in chosen])
     known = folder.read_json(INDEX) if folder.exists(INDEX) else None
     if known is not None and known["listing"] == listing:
-        return int(known["found"])
+        return Found(int(known["found"]), known.get("unread", {}))
     keys = _all_keys(client, recipe, chosen, tick)
     found = 0
     for unit, marks in _later_ones(chosen, keys):
         if marks:
             folder.write_json(unit_list(unit.id), marks)
             found += len(marks)
-    folder.write_json(INDEX, {"listing": listing, "found": found})
-    return found
+    unread = {unit.id: keys[unit.id]["failed"] for unit in chosen if keys[unit.id]["failed"]}
+    folder.write_json(INDEX, {"listing": listing, "found": found, "unread": unread})
+    return Found(found, unread)
 
 
 def unit_list(unit: str) -> str:
@@ -143,13 +178,30 @@ def _all_keys(
     futures = client.compute(bag.to_delayed())
     owner = {future.key: unit.id for future, unit in zip(futures, units, strict=True)}
     answers: dict[str, dict[str, Any]] = {}
-    for future in as_completed(futures, loop=client.loop):
-        answers[owner[future.key]] = (
-            future.result()[0] if future.status == "finished" else {"keys": b"", "marks": b"[]"}
-        )
-        future.release()
+    waiting, heard = as_completed(futures, loop=client.loop), monotonic()
+    while waiting.count():
         tick()
+        if not waiting.has_ready():
+            sleep(0.02)
+            if own_cluster(client) and monotonic() - heard > QUIET_SECONDS:
+                msg = (
+                    f"no unit was read for {QUIET_SECONDS:.0f} s while looking for duplicates: a worker or the storage "
+                    "stands still; nothing is lost: start the same command again"
+                )
+                raise ClusterError(msg)
+            continue
+        for future in waiting.next_batch(block=False):
+            heard = monotonic()
+            answers[owner[future.key]] = _answer_of(future)
+            future.release()
     return answers
+
+
+def _answer_of(future: Future) -> dict[str, Any]:
+    if future.status == "finished":
+        return dict(future.result()[0])
+    why = future.exception() if future.status == "error" else future.status
+    return {"keys": b"", "marks": b"[]", "failed": f"its worker brought no answer: {why!r:.300}"}
 
 
 def _later_ones(units: Sequence[Unit], answers: dict[str, dict[str, Any]]) -> list[tuple[Unit, list[Any]]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retok_dask.cluster.patience import GOODBYE_SECONDS, answer_of, in_time
 from retok_dask.cluster.worker import JobPlugin, topic
 from retok_dask.errors import ClusterError
 
@@ -24,9 +26,9 @@ class Heard(NamedTuple):
     """One message.
 
     Attributes:
-        what: ``beat``, ``memory``, ``silent``, ``died``, ``left`` or ``joined``.
+        what: ``ready``, ``beat``, ``memory``, ``silent``, ``died``, ``left`` or ``joined``.
         message: as it was sent.
-        at: when the scheduler got it, by its clock: what is late here is not late there.
+        at: when it came here, by the monotonic clock of this process: other clocks may be set meanwhile.
     """
 
     what: str
@@ -54,7 +56,7 @@ class Ears:
         }
 
     def _handler(self, name: str) -> Callable[[Any], None]:
-        return lambda event: self._messages.put((name, event[0], event[1]))
+        return lambda event: self._messages.put((name, monotonic(), event[1]))
 
     def open(self) -> None:
         """Subscribe, and send the job to the workers.
@@ -65,7 +67,9 @@ class Ears:
         for name, handler in self._topics.items():
             self.client.subscribe_topic(name, handler)
         try:
-            self.client.register_plugin(JobPlugin(self.job))
+            answer_of(lambda: self.client.register_plugin(JobPlugin(self.job)), "the job")
+        except ClusterError:
+            raise
         except Exception as error:
             msg = f"the workers cannot take the job: {type(error).__name__}: {error}"
             raise ClusterError(msg) from error
@@ -74,7 +78,7 @@ class Ears:
         """Unsubscribe, and take the job back."""
         for name in self._topics:
             self.client.unsubscribe_topic(name)
-        self.client.unregister_worker_plugin(f"retok-{self.job.run_id}")
+        in_time(lambda: self.client.unregister_worker_plugin(f"retok-{self.job.run_id}"), GOODBYE_SECONDS)
 
     def take(self) -> Iterator[Heard]:
         """What was heard since the last call."""
@@ -91,7 +95,7 @@ def _meaning(name: str, message: Any) -> str:
         return ""
     action = message.get("action")
     if name == "run":
-        return "beat"
+        return "ready" if message.get("what") == "ready" else "beat"
     if name == "memory":
         return "memory"
     if name == "scheduler":

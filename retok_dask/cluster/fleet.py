@@ -8,6 +8,7 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dask.bag import Bag
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from retok_dask.completions import Unit
 
 
+GATHERING = 8
+"""Batches of answers brought home at once: one whose worker stands still must not hold up the others."""
+
+
 @dataclass(eq=False)
 class Flight:
     """One task that is under way.
@@ -34,6 +39,7 @@ class Flight:
         order: what was sent.
         future: its future.
         worker: where it has begun, as far as it has said so.
+        heard: when it gave its last sign of life, by the monotonic clock.
         died_on: workers whose death has been judged for it.
     """
 
@@ -42,6 +48,7 @@ class Flight:
     order: dict[str, Any]
     future: Any
     worker: str = ""
+    heard: float = field(default_factory=monotonic)
     died_on: set[str] = field(default_factory=set)
 
     @property
@@ -81,7 +88,7 @@ class Fleet:
         self._flights: dict[Any, Flight] = {}
         self._attempts: dict[int, Flight] = {}
         self._completed = as_completed(loop=client.loop)
-        self._thread = ThreadPoolExecutor(2, thread_name_prefix="retok-gather")
+        self._threads = ThreadPoolExecutor(GATHERING, thread_name_prefix="retok-gather")
         self._gathering: set[ThreadFuture[list[tuple[Any, dict[str, Any]]]]] = set()
 
     def __len__(self) -> int:
@@ -95,8 +102,8 @@ class Fleet:
 
     @property
     def busy(self) -> bool:
-        """Whether a task is under way, or an answer is on its way here."""
-        return bool(self._flights or self._gathering)
+        """Whether a task is under way, or an answer that is still waited for is on its way here."""
+        return bool(self._flights)
 
     def attempt(self, number: int) -> Flight | None:
         """The flight with an attempt's number, if it is still under way."""
@@ -140,7 +147,7 @@ class Fleet:
                 else:
                     without.append(self._flights[future.key])
             if finished:
-                self._gathering.add(self._thread.submit(self._gather, finished))
+                self._gathering.add(self._threads.submit(self._gather, finished))
         done = {item for item in self._gathering if item.done()}
         self._gathering -= done
         answers = [
@@ -177,7 +184,7 @@ class Fleet:
 
     def close(self) -> None:
         """Leave nothing of ours on the scheduler."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self.client.status == "running":
             self.client.cancel([flight.future for flight in self], force=True)
 

@@ -31,6 +31,7 @@ class RunResult:
         committed_now, committed_before: units of this session and of earlier ones.
         worker_deaths, retries, set_aside: of this session.
         performance: where Dask's performance report lies, or why there is none; empty if none was asked for.
+        warnings: what went otherwise than asked for though every unit is done; of this session.
     """
 
     output: str
@@ -47,6 +48,7 @@ class RunResult:
     retries: int = 0
     set_aside: int = 0
     performance: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def of_manifest(cls, recipe: Recipe, manifest: Manifest, *, did_nothing: bool = False) -> RunResult:
@@ -118,6 +120,7 @@ class RunResult:
             "set_aside": self.set_aside,
             "content_digest": self.content_digest,
             "performance": self.performance,
+            "warnings": self.warnings,
             "stats": self.stats.to_dict(),
         }
 
@@ -147,7 +150,7 @@ class RunResult:
         ):
             if value:
                 facts.append((name, str(value)))
-        return facts
+        return [*facts, *(("warning", text) for text in self.warnings)]
 
     def to_text(self) -> str:
         """For a terminal."""

@@ -218,6 +218,7 @@ class _Session:
         self.restart = restart
         self.performance = performance
         self._performance_told = ""
+        self._warnings: list[str] = []
         self.tracker = prepared.tracker
         self.log = EventLog(folder)
         self._stop = threading.Event()
@@ -289,7 +290,10 @@ class _Session:
         self.log.add("cluster", scheduler=found.scheduler.address, workers=self._workers, dashboard=self._dashboard)
         duplicates = mark_duplicates(found, prepared.recipe, prepared.listing.units, self.folder, self._tick)
         if duplicates is not None:
-            self.log.add("duplicates", items=duplicates)
+            self.log.add("duplicates", items=duplicates.items, unread=len(duplicates.unread))
+            for unit, why in list(duplicates.unread.items())[:20]:
+                self.log.add("unchecked", unit=unit, why=why)
+            self._warnings += [duplicates.warning] if duplicates.unread else []
         self._driver = Driver(
             found,
             job,
@@ -378,6 +382,7 @@ class _Session:
             retries=outcome.retries,
             set_aside=outcome.set_aside,
             performance=self._performance_told,
+            warnings=self._warnings,
         )
 
     def _end(self, how: str, text: str) -> None:

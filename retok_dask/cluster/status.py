@@ -37,7 +37,19 @@ STALLED_SECONDS = 300.0
 RATE_SECONDS = 120.0
 LISTING = "_retok/listing.json"
 
-NOTABLE = ("start", "worker_died", "suspected", "set_aside", "retry", "failed_try", "unit_failed", "isolated", "end")
+NOTABLE = (
+    "start",
+    "unchecked",
+    "worker_died",
+    "stalled",
+    "suspected",
+    "set_aside",
+    "retry",
+    "failed_try",
+    "unit_failed",
+    "isolated",
+    "end",
+)
 
 
 @dataclass
@@ -114,7 +126,9 @@ class Status:
 
     def to_text(self) -> str:
         """A table, and the last notable events of runs that are not finished."""
-        console = Console(width=140, record=True, file=io.StringIO(), markup=False, highlight=False)
+        console = Console(
+            width=140, record=True, file=io.StringIO(), markup=False, highlight=False, force_jupyter=False
+        )
         console.print(self._table())
         lines = [console.export_text().rstrip()]
         for output in self.outputs:
@@ -311,6 +325,10 @@ def describe_event(event: dict[str, Any]) -> str:
         case "worker_died":
             advice = f" ({event['advice']})" if event.get("advice") else ""
             text = f"worker {event['worker']} died on {', '.join(event['units'][:3])}: {event['why']}{advice}"
+        case "unchecked":
+            text = f"duplicates were not looked for in unit {event['unit']}, all its items stay: {event['why']}"
+        case "stalled":
+            text = f"{event['why']}: {event['act']}"
         case "suspected":
             text = f"looking for the bad record in unit {event['unit']}: {event['why']}"
         case "set_aside":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from retok_dask.cluster.patience import answer_of
 from retok_dask.datasets import library_versions
 from retok_dask.errors import ClusterError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from distributed import Client
 
 MATTER = (
@@ -59,7 +62,11 @@ class Versions:
 def compare_versions(client: Client) -> Versions:
     """Ask every worker for its versions."""
     here = library_versions()
-    there = client.run(worker_versions, on_error="return")
+    there = answer_of(lambda: client.run(worker_versions, on_error="return"), "the question for its versions")
+    return _compare(here, there)
+
+
+def _compare(here: dict[str, str], there: Mapping[str, Any]) -> Versions:
     differences: dict[str, dict[str, list[str]]] = {}
     for address, found in there.items():
         if not isinstance(found, dict):
@@ -83,10 +90,27 @@ def check_versions(client: Client) -> Versions:
         ClusterError: with a table of what differs where.
     """
     versions = compare_versions(client)
+    _refuse(versions)
+    return versions
+
+
+def check_worker(here: dict[str, str], address: str) -> None:
+    """Refuse, on a worker, the job of a client that runs other versions: it may have joined after the check.
+
+    Args:
+        here: versions on the client.
+        address: the worker's.
+
+    Raises:
+        ClusterError: with a table of what differs.
+    """
+    _refuse(_compare(here, {address: worker_versions()}))
+
+
+def _refuse(versions: Versions) -> None:
     if versions.differences:
         msg = (
-            "workers run other versions than this process, so that ids could differ or tasks break; "
+            "workers run other versions than the client, so that ids could differ or tasks break; "
             f"install the same environment everywhere:\n{versions.table()}"
         )
         raise ClusterError(msg)
-    return versions

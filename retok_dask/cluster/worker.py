@@ -6,13 +6,12 @@ and is opened once; a task brings only the description of its unit.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
+import signal
 import threading
 import traceback
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -20,8 +19,18 @@ import psutil
 from distributed import WorkerPlugin, get_worker
 from distributed.metrics import context_meter
 
+from retok_dask.cluster.versions import check_worker
 from retok_dask.completions import Unit
-from retok_dask.errors import InputError, RecipeError, StorageError, TemplateError, TokenizerError
+from retok_dask.datasets import library_versions
+from retok_dask.errors import (
+    ClusterError,
+    InputChanged,
+    InputError,
+    RecipeError,
+    StorageError,
+    TemplateError,
+    TokenizerError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 1.0
 """Time between two reports of a running unit."""
+
+ALIVE_SECONDS = 5.0
+"""Time after which a unit reports with its next record, though no batch of it is full."""
 
 SETTLE_SECONDS = 1.0
 """A worker's first task waits until its process is so old: a nanny does not replace one that dies while it starts."""
@@ -62,7 +74,7 @@ class Job(Protocol):
     def open(self) -> OpenJob: ...
 
 
-_packed: dict[str, Job] = {}
+_packed: dict[str, tuple[Job, dict[str, str], str]] = {}
 _opened: dict[str, OpenJob] = {}
 _joined: dict[str, float] = {}
 _opening = threading.Lock()
@@ -76,10 +88,15 @@ class JobPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
     def __init__(self, job: Job) -> None:
         self.job = job
         self.name = f"retok-{job.run_id}"
+        self.versions = library_versions()
 
     async def setup(self, worker: Worker) -> None:
-        _packed[self.job.run_id] = self.job
+        _packed[self.job.run_id] = self.job, self.versions, worker.address
         _joined.setdefault("at", monotonic())
+        # how this process ends is told by its pid, and it may never come to say that itself
+        worker.loop.asyncio_loop.call_later(
+            0.1, worker.log_event, topic(self.job.run_id), who(worker) | {"what": "ready"}
+        )
         # opened in a thread, so that loading a tokenizer never delays a heartbeat
         worker.loop.asyncio_loop.run_in_executor(None, _open_quietly, self.job.run_id)
 
@@ -93,13 +110,16 @@ def open_job(run_id: str) -> OpenJob:
 
     Raises:
         RuntimeError: this process was never given the job.
+        ClusterError: its libraries are not those of the client.
     """
     with _opening:
         if run_id not in _opened:
             if run_id not in _packed:
                 msg = f"this worker has no job {run_id!r}: its plug-in is missing or was removed"
                 raise RuntimeError(msg)
-            _opened[run_id] = _packed[run_id].open()
+            job, versions, address = _packed[run_id]
+            check_worker(versions, address)
+            _opened[run_id] = job.open()
         return _opened[run_id]
 
 
@@ -111,9 +131,9 @@ def _open_quietly(run_id: str) -> None:
 class Teller:
     """Says what a running unit has done so far, and ends the process if it hangs.
 
-    The time limit is kept by a thread of the interpreter's fault handler. It
-    needs no interpreter lock, so it also ends a process that is stuck in
-    native code.
+    The time limit is a timer of the kernel. Its signal has no handler, so it
+    also ends a process that is stuck in native code, a clock that is set does
+    not move it, and the exit status says that it was the timer.
     """
 
     def __init__(self, order: dict[str, Any], task: str, seconds_per_record: float) -> None:
@@ -129,23 +149,24 @@ class Teller:
             self._worker = get_worker()
 
     def __enter__(self) -> Self:
-        self.alive()
         self.tell("start")
+        self.alive()
         if self.order.get("suspect"):
             # the message must leave this process before something ends it
             sleep(0.1)
         return self
 
     def __exit__(self, *_: object) -> None:
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def alive(self) -> None:
         """Start the time limit anew; cheap enough to be called for each record."""
         now = monotonic()
-        if now - self._armed < self.limit / 20:
-            return
-        self._armed = now
-        faulthandler.dump_traceback_later(self.limit, exit=True, file=_devnull())
+        if now - self._armed >= self.limit / 20:
+            self._armed = now
+            signal.setitimer(signal.ITIMER_REAL, self.limit)
+        if now - self._told >= ALIVE_SECONDS:
+            self.tell("alive")
 
     def watch(self, records: Iterable[Any]) -> Iterator[Any]:
         """Pass records on, starting the time limit anew with each."""
@@ -178,12 +199,16 @@ class Teller:
             "task": self.task,
             "unit": self.order["unit"]["id"],
             "attempt": self.order["attempt"],
-            "worker": self._worker.address,
-            "pid": os.getpid(),
+            **who(self._worker),
             "rss": self._process.memory_info().rss,
             **self.totals,
         }
         self._worker.log_event(topic(self.order["run"]), message)
+
+
+def who(worker: Worker) -> dict[str, Any]:
+    """What every report says of its sender: address, process, and its own monotonic clock in seconds."""
+    return {"worker": worker.address, "pid": os.getpid(), "clock": monotonic()}
 
 
 def topic(run_id: str) -> str:
@@ -235,12 +260,14 @@ def describe(error: BaseException) -> dict[str, Any]:
         chain.append(following)
     numbers = [item.errno for item in chain if isinstance(item, OSError) and item.errno]
     storage = any(isinstance(item, (StorageError, InputError, OSError, TimeoutError)) for item in chain)
+    changed = any(isinstance(item, InputChanged) for item in chain)
     return {
         "type": type(error).__name__,
         "message": str(error)[:2000],
-        "storage": storage,
+        "storage": storage and not changed,
+        "changed": changed,
         "memory": any(isinstance(item, MemoryError) for item in chain),
-        "fatal": isinstance(error, (RecipeError, TokenizerError, TemplateError)),
+        "fatal": isinstance(error, (ClusterError, RecipeError, TokenizerError, TemplateError)),
         "errno": numbers[0] if numbers else 0,
         "trace": "".join(traceback.format_exception(error))[-4000:],
     }
@@ -264,12 +291,3 @@ def _recycle_if_grown() -> int:
 
 async def _retire(worker: Worker) -> None:
     await worker.close_gracefully(restart=True, reason="retok: memory was not given back after a unit")
-
-
-_null: list[Any] = []
-
-
-def _devnull() -> Any:
-    if not _null:
-        _null.append(Path(os.devnull).open("w"))  # noqa: SIM115  stays open: the fault handler writes to its descriptor
-    return _null[0]

@@ -14,6 +14,7 @@ from retok_dask.completions import storage as st
 from retok_dask.completions.formats import SPLITTABLE, belongs_in_folder, compression_of, format_of
 from retok_dask.completions.json_files import HEAD, shape_of
 from retok_dask.completions.readers import read_records
+from retok_dask.completions.unchanged import stamp_of
 from retok_dask.completions.units import (
     COLUMNAR_RATIO,
     FileEntry,
@@ -280,7 +281,7 @@ def _parts_of(entry: FileEntry, spec: DatasetSpec, recipe: Recipe) -> Iterable[P
         kind = "jsonl" if shape_of(head)[0] == "lines" else kind
     target = recipe.units.bytes // (COLUMNAR_RATIO if kind == "parquet" else 1)
     if compression or kind not in SPLITTABLE:
-        return [Part(entry.url, 0, entry.size, entry.size, kind, compression)]
+        return [Part(entry.url, 0, entry.size, entry.size, kind, compression, stamp_of(entry))]
     count = max(1, round(entry.size / max(target, 1)))
     edges = [entry.size * i // count for i in range(count + 1)]
-    return [Part(entry.url, a, b, entry.size, kind) for a, b in pairwise(edges)]
+    return [Part(entry.url, a, b, entry.size, kind, stamp=stamp_of(entry)) for a, b in pairwise(edges)]

@@ -10,6 +10,7 @@ from retok_dask.completions.json_files import read_json
 from retok_dask.completions.lines import read_lines
 from retok_dask.completions.options import ReadOptions
 from retok_dask.completions.tables import read_csv
+from retok_dask.completions.unchanged import refuse_changed
 from retok_dask.completions.whole import read_object, read_text
 from retok_dask.types import Record, RecordRejected, Reject
 
@@ -44,6 +45,7 @@ def read_records(unit: Unit, dataset_spec: DatasetSpec, recipe: Recipe) -> Itera
 
     Raises:
         InputError: a file is gone since it was listed.
+        InputChanged: it is another one now.
         StorageError: the storage refused, after the retries that make sense.
     """
     records = _all_records(unit, ReadOptions.of(dataset_spec, recipe, unit.parts))
@@ -55,6 +57,7 @@ def read_records(unit: Unit, dataset_spec: DatasetSpec, recipe: Recipe) -> Itera
 def _all_records(unit: Unit, options: ReadOptions) -> Iterator[Record | Reject]:
     try:
         for part in unit.parts:
+            refuse_changed(part, options.source.storage)
             try:
                 yield from READERS[part.format](part, options)
             except RecordRejected as rejected:

@@ -80,6 +80,8 @@ class Part:
         size: the whole file's bytes when it was listed.
         format: ``jsonl``, ``json``, ``parquet``, ``arrow``, ``csv``, ``object`` or ``text``.
         compression: ``gzip``, ``zstd``, ``bz2``, ``xz`` or empty.
+        stamp: what tells the file from a later one of equal size; see
+            :mod:`retok_dask.completions.unchanged`. Empty if nothing does.
     """
 
     url: str
@@ -88,6 +90,7 @@ class Part:
     size: int
     format: str
     compression: str = ""
+    stamp: str = ""
 
     @property
     def text_bytes(self) -> int:
@@ -149,7 +152,7 @@ class Unit:
         """Plain JSON values; what the files have in common is written once."""
         stem = common_stem([part.url for part in self.parts])
         data: dict[str, Any] = {"id": self.id, "dataset": self.dataset, "bytes": self.bytes, "stem": stem}
-        data["parts"] = [[p.url[len(stem) :], p.start, p.end, p.size] for p in self.parts]
+        data["parts"] = [[p.url[len(stem) :], p.start, p.end, p.size] + [p.stamp] * bool(p.stamp) for p in self.parts]
         kinds = [[p.format, p.compression] for p in self.parts]
         data["kinds"] = kinds[:1] if all(kind == kinds[0] for kind in kinds) else kinds
         if self.first is not None:
@@ -165,8 +168,8 @@ class Unit:
         if len(kinds) == 1:
             kinds = kinds * len(data["parts"])
         parts = tuple(
-            Part(data["stem"] + name, start, end, size, *kind)
-            for (name, start, end, size), kind in zip(data["parts"], kinds, strict=True)
+            Part(data["stem"] + name, start, end, size, *kind, *stamp)
+            for (name, start, end, size, *stamp), kind in zip(data["parts"], kinds, strict=True)
         )
         return cls(
             data["id"], data["dataset"], parts, data["bytes"], data.get("first"), data.get("last"), data.get("limit")

@@ -13,7 +13,7 @@ from typing import Any
 from retok_dask.completions import Part, Unit
 from retok_dask.kernel import UnitStats
 
-RECORDS = 16
+RECORDS = 4
 
 
 def make_units(count: int, records: int = RECORDS) -> list[Unit]:
@@ -39,6 +39,7 @@ class StubOpen:
         first, last = unit.first or 0, unit.last if unit.last is not None else total
         aside = {item[0] for item in order.get("aside", [])}
         stats = UnitStats()
+        self._note("begin", unit)
         for ordinal in tell.watch(range(first, last)):
             stats.records_in += 1
             if ordinal in aside:
@@ -55,7 +56,12 @@ class StubOpen:
         if write:
             path = Path(self.job.folder) / unit.id
             path.write_text(f"{stats.records_in} {stats.records_out} {sum(stats.rejected.values())}")
+        self._note("end", unit)
         return dict(tell.totals)
+
+    def _note(self, what: str, unit: Unit) -> None:
+        with (Path(self.job.folder) / ".notes").open("a") as file:
+            file.write(f"{what} {unit.id} {os.getpid()}\n")
 
     def _do(self, unit: str, ordinal: int) -> None:
         fault = self.job.faults.get((unit, ordinal))
@@ -70,10 +76,13 @@ class StubOpen:
                 ctypes.string_at(0)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "exit":
-                os._exit(7)
             case "hang":
                 hang_holding_the_lock(600)
+            case "deaf":  # beyond its time limit without a sign, as on a host that stands still
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                time.sleep(25)
+            case "grow":
+                self.hoard.append(bytearray(b"x") * (110 << 20))
             case "memory":
                 while True:
                     self.hoard.append(bytearray(os.urandom(1 << 20) * 8))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
-from retok_dask.cluster import driver, isolation
+from retok_dask.cluster import isolation, trouble
 from retok_dask.cluster.settings import judge_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
@@ -69,8 +69,8 @@ def test_the_kubernetes_spec():
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("a unit is tried (six) times", driver.STORAGE_TRIES),
-        ("(five) units in a row", driver.FAILURES_IN_A_ROW),
+        ("a unit is tried (six) times", trouble.STORAGE_TRIES),
+        ("(five) units in a row", trouble.FAILURES_IN_A_ROW),
         ("after (three) searches", isolation.ROUNDS),
         (r"one\s+worker for each halving and (two) for the record", isolation.STRIKES),
     ],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 
 import pytest
 from distributed import Client, LocalCluster
 
 from retok_dask.checks import validate
-from retok_dask.cluster import run
+from retok_dask.cluster import run, status
+from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest, rejects
 
 
@@ -69,3 +71,28 @@ def test_prompts_are_there_once(make_recipe, client, tmp_path):
     assert len(data) == 5
     assert set(Counter(row["prompt_messages"] for row in data).values()) == {1}
     assert result.stats.filtered == {"duplicate": 15}
+
+
+def test_a_unit_that_could_not_be_read_is_named(make_recipe, client, tmp_path, monkeypatch):
+    """Its items all stay, and the run says so and why, also when it is looked at later."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text("".join(line(n % 5, id=f"a{n}") for n in range(10)))
+    (tmp_path / "in/b.jsonl").write_text(line(0, id="b0") + line(1, id="b1"))
+    drop = {"filters": {"duplicates": "drop"}, "keep": ["id"]}
+    recipe = make_recipe(datasets=[{"name": n, "input": str(tmp_path / f"in/{n}.jsonl")} | drop for n in "ab"])
+
+    def mark(*arguments):
+        (tmp_path / "in/b.jsonl").rename(tmp_path / "away")
+        found = mark_duplicates(*arguments)
+        (tmp_path / "away").rename(tmp_path / "in/b.jsonl")
+        return found
+
+    monkeypatch.setattr(sys.modules[run.__module__], "mark_duplicates", mark)
+    result = run(recipe, client=client, progress="none")
+    assert result.exit_code == 0, result.to_text()
+    assert sorted(row["id"] for row in open_dataset(recipe.output)) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1"]
+    (warning,) = result.warnings
+    assert "InputError" in warning
+    assert "b.jsonl" in warning
+    assert warning in result.to_text()
+    assert "duplicates were not looked for in unit b" in status(recipe.output).to_text()

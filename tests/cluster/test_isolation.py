@@ -79,12 +79,17 @@ def test_a_unit_that_cannot_be_saved_is_given_up():
         (lambda h: h.over_memory("w", 3 * 2**30), "memory", "3.00 GiB of 4.00 GiB"),
         (lambda h: h.no_heartbeat("w", 300), "heartbeat", "no heartbeat for 300 s"),
         (lambda h: None, "lost", "its process or its link went away"),
-        (lambda h: (h.beat("w", 7, 95.0), h.exits.update({7: "signal 11 (SIGSEGV)"})), "crash", "SIGSEGV"),
-        (lambda h: (h.beat("w", 7, 95.0), h.exits.update({7: "signal 9 (SIGKILL)"})), "lost", "SIGKILL"),
-        (lambda h: (h.beat("w", 7, 39.0), h.exits.update({7: "exit status 1"})), "time", "longer than 60 s"),
-        (lambda h: (h.beat("w", 7, 39.0), None), "time", "longer than 60 s"),
-        (lambda h: (h.beat("w", 7, 39.0), h.exits.update({7: "signal 11 (SIGSEGV)"})), "crash", "SIGSEGV"),
-        (lambda h: (h.beat("w", 7, 99.0), h.exits.update({7: "exit status 1"})), "crash", "exit status 1"),
+        (lambda h: (h.beat("w", 7, 95, 5), h.exits.update({7: "signal 11 (SIGSEGV)"})), "crash", "SIGSEGV"),
+        (lambda h: (h.beat("w", 7, 95, 5), h.exits.update({7: "signal 9 (SIGKILL)"})), "lost", "SIGKILL"),
+        # where a nanny here tells, nothing is guessed from the time
+        (lambda h: (h.beat("w", 7, 99, 5), h.exits.update({7: "signal 14 (SIGALRM)"})), "time", "longer than 60 s"),
+        (lambda h: (h.beat("w", 7, 39, 5), h.exits.update({7: "signal 11 (SIGSEGV)"})), "crash", "SIGSEGV"),
+        (lambda h: (h.beat("w", 7, 39, 5), h.exits.update({7: "exit status 1"})), "crash", "exit status 1"),
+        (lambda h: (h.beat("w", 7, 39, 5), h.exits.update({7: "signal 9 (SIGKILL)"})), "lost", "SIGKILL"),
+        # where none does, the silence is what there is; a sign that comes late counts from when it was sent
+        (lambda h: h.beat("w", 7, 39, 5), "time", "longer than 60 s"),
+        (lambda h: h.beat("w", 7, 95, 5), "lost", "went away"),
+        (lambda h: (h.beat("w", 7, 30, 2), h.beat("w", 7, 97, 5)), "time", "longer than 60 s"),
     ],
 )
 def test_a_death_is_explained_by_what_was_heard(heard, kind, said):

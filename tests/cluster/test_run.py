@@ -15,6 +15,7 @@ from smalldata import write_data
 
 from retok_dask.cluster import read_events, run, status
 from retok_dask.cluster.connect import own_cluster
+from retok_dask.cluster.versions import check_versions
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
 from retok_dask.errors import ClusterError, FingerprintMismatch, OutputLocked
 from retok_dask.tokenizers import Tokenizer
@@ -121,6 +122,29 @@ def test_a_changed_input_is_refused_and_a_new_one_can_be_added(make_recipe, clie
     fresh = run(recipe, client=client, restart=True, progress="none")
     assert fresh.stats.records_in == first.stats.records_in + 2
     assert fresh.committed_before == 0
+
+
+def test_a_file_that_changes_while_the_run_starts_is_refused(make_recipe, client, tmp_path, monkeypatch):
+    """At equal size, nothing else tells: https://github.com/allenai/open-instruct/pull/1497"""
+    data = write_data(tmp_path / "in", files=2, records=10)
+    recipe = make_recipe(data)
+
+    def check(client):
+        path = data / "part-01.jsonl"
+        path.write_bytes(path.read_bytes().replace(b'"c11"', b'"c99"'))
+        return check_versions(client)
+
+    monkeypatch.setattr(sys.modules[run.__module__], "check_versions", check)
+    result = run(recipe, client=client, progress="none")
+    assert result.exit_code == 1
+    assert all(name.startswith("part-01") for name in result.failed)
+    assert all("part-01.jsonl has changed since the run listed it" in why for why in result.failed.values())
+    assert result.committed_now + len(result.failed) == result.units
+    assert result.committed_now > 0
+    with pytest.raises(FingerprintMismatch, match="changed input"):
+        run(recipe, client=client, progress="none")
+    monkeypatch.undo()
+    assert run(recipe, client=client, restart=True, progress="none").exit_code == 0
 
 
 def test_too_many_rejects_end_non_zero_after_everything_is_done(make_recipe, client, tmp_path):

@@ -13,12 +13,14 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
+from retok_dask.cluster import read_events, run
 from retok_dask.cluster.connect import connect
 from retok_dask.cluster.doctor import doctor, websocket_answers
 from retok_dask.cluster.links import answers, proxied
 from retok_dask.cluster.resources import usable_cores, usable_memory
 from retok_dask.cluster.settings import judge_settings, own_settings
-from retok_dask.cluster.versions import check_versions
+from retok_dask.cluster.versions import Versions, check_versions
+from retok_dask.datasets import OutputFolder
 from retok_dask.errors import ClusterError
 
 # cores and memory
@@ -198,7 +200,7 @@ def other_versions():
     room.version = lambda name: "0.0.1" if name in {"tokenizers", "pyarrow"} else version(name)
 
 
-def test_other_versions_on_a_worker_are_refused_with_a_table(make_recipe):
+def test_other_versions_on_a_worker_are_refused_with_a_table(make_recipe, monkeypatch):
     """More than a warning: https://github.com/dask/distributed/issues/7017"""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -216,6 +218,15 @@ def test_other_versions_on_a_worker_are_refused_with_a_table(make_recipe):
         findings = {f.name: f for f in doctor(client=client).findings}
         assert findings["worker versions"].ok is False
         assert "0.0.1" in findings["worker versions"].text
+        # one that comes when the others have been asked refuses by itself: it never does a unit
+        recipe = make_recipe()
+        monkeypatch.setattr(sys.modules[run.__module__], "check_versions", lambda client: Versions({}, 2))
+        with pytest.raises(ClusterError, match="install the same environment") as caught:
+            run(recipe, client=client, progress="none")
+        assert odd in str(caught.value)
+        assert "tokenizers" in str(caught.value)
+        done = read_events(OutputFolder(recipe.output), kinds=("unit",))
+        assert odd not in {event["worker"] for event in done}
 
 
 def test_doctor_looks_at_everything(make_recipe, tmp_path):

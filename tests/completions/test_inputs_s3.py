@@ -17,7 +17,7 @@ from test_inputs_columnar import chats
 
 from retok_dask.completions import compare_listings, list_inputs, open_fs, read_records
 from retok_dask.completions.storage import forget_sessions, is_transient, retrying
-from retok_dask.errors import InputError, StorageError
+from retok_dask.errors import InputChanged, InputError, StorageError
 
 pytestmark = pytest.mark.s3
 
@@ -235,3 +235,22 @@ def test_open_fs_reads_and_names_what_is_not_installed(s3):
     assert fs.cat_file(path) == b"data"
     with pytest.raises(StorageError, match="cannot open"):
         open_fs("nosuchscheme://x/y")
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_file_that_is_another_than_the_listed_one_is_refused(s3, tmp_path, monkeypatch, remote):
+    """A change of equal size shows in its etag, or in the time of its change."""
+    monkeypatch.setattr("retok_dask.completions.unchanged.LEAST_REMOTE", 0)
+    s3.put("in/a.jsonl", jsonl(rows(20)))
+    (tmp_path / "a.jsonl").write_bytes(jsonl(rows(20)))
+    recipe = source(s3, "in/a.jsonl") if remote else recipe_for(tmp_path / "a.jsonl")
+    (unit,) = list_inputs(recipe).units
+    assert type(unit).from_dict(unit.to_dict()) == unit
+    assert len(list(read_records(unit, recipe.datasets[0], recipe))) == 20
+    other = jsonl(rows(20)).replace(b'"n":7', b'"n":8')
+    if remote:
+        s3.put("in/a.jsonl", other)
+    else:
+        (tmp_path / "a.jsonl").write_bytes(other)
+    with pytest.raises(InputChanged, match="has changed since the run listed it"):
+        list(read_records(unit, recipe.datasets[0], recipe))

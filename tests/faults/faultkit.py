@@ -92,10 +92,10 @@ def start(tmp_path):
 def paused(make_recipe, tmp_path):
     """A recipe whose records take a moment, so that there is time to disturb it; about 24 units."""
 
-    def make(units: int = 24, **changes) -> Recipe:
+    def make(files: int = 24, **changes) -> Recipe:
         folder = tmp_path / "in"
         if not folder.exists():
-            write_data(folder, files=units, records=6)
+            write_data(folder, files=files, records=6)
             rng = random.Random(1)
             for path in folder.glob("*.jsonl"):
                 rows = [json.loads(line) for line in path.read_text().splitlines()]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
-from faultkit import check_whole, events_of
+from faultkit import ROOT, check_whole, events_of
+from jupyter_client import KernelManager
 
-from retok_dask.cluster import status
+from retok_dask.cluster import run, status
 from retok_dask.datasets import OutputFolder, scan_receipts
 
 
@@ -100,8 +103,6 @@ def free_port() -> int:
 @pytest.fixture
 def dask_cluster(monkeypatch):
     """A scheduler and two workers in processes of their own, as on a cluster."""
-    from pathlib import Path
-
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     processes: list[subprocess.Popen] = []
 
@@ -165,3 +166,36 @@ def test_a_second_client_takes_over_when_the_first_is_dead(paused, start, undist
     third = start(recipe)
     assert third.wait() == 0, third.log.read_text()
     check_whole(recipe, undisturbed(recipe))
+
+
+def test_a_notebook_kernel_that_dies_leaves_nothing_behind_and_the_run_resumes(paused, undisturbed, tmp_path):
+    """A kernel that is killed can close nothing: its workers see that it is gone, and what is committed stays."""
+    recipe = paused(8)
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(ROOT)])}
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(env=environ, cwd=str(tmp_path))
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        client.execute("from retok_dask import run; run('recipe.yaml', progress='none')")
+        receipts = Path(recipe.output) / "_retok" / "receipts"
+        end = time.monotonic() + 60
+        while len(list(receipts.glob("*.json"))) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+        kernel = psutil.Process(manager.provisioner.pid)
+        left = kernel.children(recursive=True)
+        assert sum("spawn_main" in " ".join(child.cmdline()) for child in left) == 2
+        kernel.kill()
+        assert not psutil.wait_procs(left, timeout=30)[1]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    before = set(scan_receipts(OutputFolder(recipe.output)).committed)
+    assert status(recipe.output).outputs[0].state == "dead"
+    digest = undisturbed(recipe)
+    result = run(recipe, progress="none")
+    assert result.exit_code == 0
+    assert result.committed_before == len(before) >= 2
+    check_whole(recipe, digest)

@@ -17,9 +17,10 @@ import pytest
 from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
 from faultkit import check_whole, events_of, write_data
 
-from retok_dask.cluster import run
+from retok_dask.cluster import run, status
 from retok_dask.cluster.job import EncodeJob
 from retok_dask.cluster.run import prepare
+from retok_dask.cluster.stalls import SHORTEST, STEPS
 from retok_dask.datasets import OutputFolder, read_manifest, read_receipts
 
 HERE = str(Path(__file__).parent)
@@ -163,20 +164,48 @@ time.time = jumping
 
 
 def test_clocks_that_jump(paused, start, undisturbed, tmp_path):
+    """Dask times its streams by the machine's clock: one that is set back by a day stops them for a day."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(JUMP)
-    recipe = paused(8)
+    recipe = paused(8, units={"bytes": 2500, "seconds_per_record": 20})
     environ = {"PYTHONPATH": os.pathsep.join([str(site), HERE, str(Path(__file__).parents[2])])}
     running = start(recipe, environ=environ)
-    code = running.wait(400)
-    for _ in range(2):  # a scheduler may give up workers whose clock is a day off: then a user starts again
-        if code == 0:
-            break
-        code = start(recipe).wait(400)
-    assert code == 0, running.log.read_text()
+    code = running.wait(len(STEPS) * SHORTEST + 120)
+    if code != 0:  # a client or scheduler whose own streams stand still can only say so: then a user starts again
+        assert "start the same command again" in running.log.read_text()
+        assert start(recipe).wait(120) == 0
     check_whole(recipe, undisturbed(recipe))
     assert not events_of(recipe, "set_aside")
+
+
+def test_a_worker_that_stands_still_is_got_over(paused, undisturbed, importable, monkeypatch):
+    """Long before the scheduler gives it up, and without a process left behind."""
+    monkeypatch.setattr("retok_dask.cluster.stalls.SHORTEST", 5.0)
+    recipe = paused(8, units={"bytes": 2500, "seconds_per_record": 3})
+    digest = undisturbed(recipe)
+    stopped: list[psutil.Process] = []
+
+    def stop():
+        receipts = Path(recipe.output) / "_retok" / "receipts"
+        while len(list(receipts.glob("*.json"))) < 2:
+            time.sleep(0.02)
+        workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+        workers[0].suspend()
+        stopped.append(workers[0])
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    result = run(recipe, progress="none")
+    thread.join(1)
+    assert result.exit_code == 0
+    check_whole(recipe, digest)
+    stalls = events_of(recipe, "stalled")
+    assert {STEPS[0]} <= {event["act"] for event in stalls} <= set(STEPS[:2])
+    assert all(event["units"] and event["workers"] for event in stalls)
+    assert not events_of(recipe, "set_aside", "suspected")
+    assert "no sign of life from" in status(recipe.output).to_text()
+    assert not psutil.wait_procs(stopped, timeout=20)[1]
 
 
 def test_workers_come_and_go(paused, undisturbed, importable):

@@ -26,7 +26,7 @@ def tiny_disk(tmp_path):
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(make_recipe, tiny_disk, tmp_path, monkeypatch):
-    monkeypatch.setattr("retok_dask.cluster.driver.STORAGE_TRIES", 2)
+    monkeypatch.setattr("retok_dask.cluster.trouble.STORAGE_TRIES", 2)
     data = write_data(tmp_path / "in", files=10, records=150)
     recipe = make_recipe(data, output=str(tiny_disk / "out"), units={"bytes": 30_000})
     with pytest.raises(StorageError, match="No space left") as caught:
