@@ -89,6 +89,7 @@ def row_maker(
         )
         raise RecipeError(msg)
     documents = DocumentRows(recipe, tokenizer)
+    markers = dataset.tool_output_markers or ()
     mark = tool_output(dataset.tool_output_markers) if dataset.tool_output_markers else None
 
     def rows_of(item: Item) -> list[Row]:
@@ -100,7 +101,7 @@ def row_maker(
         if dataset.mode == "prompts":
             return [_prompt_row(item, template)]
         kept = _kept(item.kept)
-        rows = template.render(item)
+        rows = template.render(item, markers)
         return [Row(rendered if mark is None else mark(rendered), kept) for rendered in rows]
 
     return rows_of

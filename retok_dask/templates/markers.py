@@ -10,6 +10,8 @@ from retok_dask.templates.program import MarkInput, Tools
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from retok_dask.templates.controls import ControlTokens
     from retok_dask.templates.marks import Marks
     from retok_dask.templates.shape import Shape
@@ -37,8 +39,10 @@ class MarkControls(MarkInput):
         return marked, self._controls.mark(tools, marks) if tools is not None else None
 
 
-def check_markers(conversation: Conversation, controls: ControlTokens, shape: Shape, *, parse: bool) -> None:
-    """Parse or refuse assistant messages that hold the template's own markers.
+def check_markers(
+    conversation: Conversation, controls: ControlTokens, shape: Shape, *, parse: bool, allowed: Collection[str] = ()
+) -> None:
+    """Parse or refuse assistant messages that hold the template's own markers, but for those `allowed`.
 
     Raises:
         RecordRejected: ``control_markers_in_content``.
@@ -47,6 +51,7 @@ def check_markers(conversation: Conversation, controls: ControlTokens, shape: Sh
         if message["role"] != "assistant":
             continue
         found = {token for text in texts_of(message) for token in controls.find_own(text)}
+        found.difference_update(allowed)
         if not found:
             continue
         if found <= HARMLESS:

@@ -51,24 +51,27 @@ def test_no_flag_and_no_policy_of_answers_trains_it(policy):
     assert "42" in "".join(trained_text(row, qwen()))
 
 
-@pytest.mark.parametrize(
-    ("markers", "reason"),
-    [
-        (("<tool_response>", "</tool_response>"), "control_markers_in_content"),
-        (("<|im_start|>", "<|im_end|>"), "control_markers_in_content"),
-        (("<tool_call>", "</tool_call>"), "control_markers_in_content"),
-        (("<think>", "</think>"), "message_not_rendered"),
-    ],
-)
-def test_markers_that_are_the_templates_own_are_rejected_with_the_reason(markers, reason):
-    """Output between the template's own control tokens is never trained by mistake: its record is not written."""
+@pytest.mark.parametrize("markers", [("<tool_response>", "</tool_response>"), ("<tool_call>", "</tool_call>")])
+def test_markers_that_are_control_tokens_stand_in_answers_where_the_data_set_names_them(markers):
     text = f"Let me run it.\n\n{markers[0]}\n42\n{markers[1]}\n\nIt is 42."
-    rows, (left_out,), stats = outcome(
-        real("trl/qwen3", dataset={"tool_output_markers": markers}), [chat("6 * 7?", text)]
-    )
-    assert rows == []
-    assert left_out["reason"] == reason
-    assert stats.rejected == {reason: 1}
+    made = real("trl/qwen3", dataset={"tool_output_markers": markers})
+    (row,), left_out, _ = outcome(made, [chat("6 * 7?", text)])
+    assert not left_out
+    assert row["input_ids"].count(qwen().added_tokens[markers[0]]) == 1
+    assert [part.strip() for part in trained_text(row, qwen())] == ["Let me run it.", "It is 42.<|im_end|>"]
+    rows, (refused,), _ = outcome(real("trl/qwen3"), [chat("6 * 7?", text)])
+    assert (rows, refused["reason"]) == ([], "control_markers_in_content")
+    # the other tokens stay refused
+    mixed = chat("6 * 7?", f"{text}<|im_end|>")
+    rows, (refused,), _ = outcome(made, [mixed])
+    assert (rows, refused["reason"]) == ([], "control_markers_in_content")
+
+
+def test_think_tags_around_output_are_reasoning_and_its_record_is_not_written():
+    record = chat("6 * 7?", "Let me run it.\n\n<think>\n42\n</think>\n\nIt is 42.")
+    made = real("trl/qwen3", dataset={"tool_output_markers": ["<think>", "</think>"]})
+    rows, (refused,), _ = outcome(made, [record])
+    assert (rows, refused["reason"]) == ([], "message_not_rendered")
 
 
 def test_markers_are_some_text():
