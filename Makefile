@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# one more than cores: tests of clusters wait for one another
+TEST_PROCESSES ?= $(shell expr $$(nproc) + 1)
 DEMO_DATA ?= demo-data
 DEMO_OUT ?= demo-out
 
@@ -35,7 +37,7 @@ demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, wri
 	@echo "Report:  $(DEMO_OUT)/report/report.html"
 
 test: $(VENV)/.dev  ## Install what the tests need and run them
-	$(BIN)/python -m pytest -m "not browser and not consumers" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-browser: $(VENV)/.dev  ## Drive a real JupyterLab in Chromium (.ci/install-browser puts that on a Debian machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
