@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # one more than cores: tests of clusters wait for one another
-TEST_PROCESSES ?= $(shell expr $$(nproc) + 1)
+TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 DEMO_DATA ?= demo-data
 DEMO_OUT ?= demo-out
 
