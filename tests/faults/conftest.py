@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faultkit import make_recipe, paused, start, tokenizer_path, undisturbed
+from faultkit import calm_digests, make_recipe, paused, paused_data, start, tokenizer_path, undisturbed
 
-__all__ = ["make_recipe", "paused", "start", "tokenizer_path", "undisturbed"]
+__all__ = ["calm_digests", "make_recipe", "paused", "paused_data", "start", "tokenizer_path", "undisturbed"]
 
 
 def pytest_collection_modifyitems(items):

@@ -25,7 +25,18 @@ from retok_dask.cluster import read_events, run  # noqa: E402
 from retok_dask.datasets import OutputFolder, read_manifest  # noqa: E402
 from retok_dask.recipe import Recipe  # noqa: E402
 
-__all__ = ["check_whole", "events_of", "make_recipe", "paused", "start", "tokenizer_path", "undisturbed", "write_data"]
+__all__ = [
+    "calm_digests",
+    "check_whole",
+    "events_of",
+    "make_recipe",
+    "paused",
+    "paused_data",
+    "start",
+    "tokenizer_path",
+    "undisturbed",
+    "write_data",
+]
 
 
 @dataclass
@@ -88,19 +99,30 @@ def start(tmp_path):
             running.kill()
 
 
-@pytest.fixture
-def paused(make_recipe, tmp_path):
-    """A recipe whose records take a moment, so that there is time to disturb it; about 24 units."""
+@pytest.fixture(scope="session")
+def paused_data(tmp_path_factory):
+    """Input whose records take a moment in places, by its number of files: the same for all tests that ask for it."""
+    made: dict[int, Path] = {}
 
-    def make(files: int = 24, **changes) -> Recipe:
-        folder = tmp_path / "in"
-        if not folder.exists():
-            write_data(folder, files=files, records=6)
+    def make(files: int) -> Path:
+        if files not in made:
+            made[files] = write_data(tmp_path_factory.mktemp("paused"), files=files, records=6)
             rng = random.Random(1)
-            for path in folder.glob("*.jsonl"):
+            for path in sorted(made[files].glob("*.jsonl")):
                 rows = [json.loads(line) for line in path.read_text().splitlines()]
                 rows[rng.randrange(len(rows))]["fault"] = "pause"
                 path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return made[files]
+
+    return make
+
+
+@pytest.fixture
+def paused(make_recipe, paused_data):
+    """A recipe whose records take a moment, so that there is time to disturb it; two units a file."""
+
+    def make(files: int = 24, **changes) -> Recipe:
+        folder = paused_data(files)
         given = {
             "datasets": [{"name": "chat", "input": str(folder / "*.jsonl"), "layout": "badrecords:layout"}],
             "units": {"bytes": 2500},
@@ -110,17 +132,26 @@ def paused(make_recipe, tmp_path):
     return make
 
 
+@pytest.fixture(scope="session")
+def calm_digests() -> dict[str, str]:
+    """Digests of undisturbed runs, by what the recipes say of the rows."""
+    return {}
+
+
 @pytest.fixture
-def undisturbed(tmp_path, monkeypatch):
-    """Content digest of the same recipe run in peace, into another folder."""
+def undisturbed(tmp_path, monkeypatch, calm_digests):
+    """Content digest of the same recipe run in peace, into another folder; run once for all tests with this input."""
 
     def digest(recipe: Recipe) -> str:
         monkeypatch.syspath_prepend(str(Path(__file__).parent))
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        calm = recipe.with_changes(output=str(tmp_path / "calm"), cluster={"workers": 2, "dashboard": None})
-        result = run(calm, progress="none")
-        assert not result.failed
-        return result.content_digest
+        key = json.dumps([spec.model_dump(mode="json") for spec in recipe.datasets]) + str(recipe.units.bytes)
+        if key not in calm_digests:
+            calm = recipe.with_changes(output=str(tmp_path / "calm"), cluster={"workers": 2, "dashboard": None})
+            result = run(calm, progress="none")
+            assert not result.failed
+            calm_digests[key] = result.content_digest
+        return calm_digests[key]
 
     return digest
 
