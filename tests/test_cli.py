@@ -247,5 +247,18 @@ def test_folder_that_is_no_run(tmp_path):
 
 def test_help_names_every_command():
     done = in_process("--help")
-    for name in ("plan", "run", "status", "validate", "report", "show", "audit", "encode", "remask", "doctor", "mix", "vocabulary"):
+    for name in (
+        "plan",
+        "run",
+        "status",
+        "validate",
+        "report",
+        "show",
+        "audit",
+        "encode",
+        "remask",
+        "doctor",
+        "mix",
+        "vocabulary",
+    ):
         assert name in done.stdout
