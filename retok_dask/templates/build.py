@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.known import Fields
@@ -171,12 +172,7 @@ class Builder:
 
     def _tools(self, start: int, end: int, owner: int) -> None:
         """What is there only because of the tools: the difference to the same without them."""
-        here, bare = self.runs.text[:end], self.source.bare()
-        head = _common_head(here, bare)
-        tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
-        first, last = max(head, start), end - tail
-        if first > start and here[first - 1] == here[last - 1] and here[first - 1] in "<[{(":
-            first, last = first - 1, last - 1  # the same difference, told from the opening bracket on
+        first, last = _inserted(self.runs.text[:end], self.source.bare(), start)
         if first < last:
             self._add(first, Kind.tools, -1)
             if last < end:
@@ -291,6 +287,17 @@ class Builder:
 def _content(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else ""
+
+
+@lru_cache(maxsize=64)
+def _inserted(here: str, bare: str, start: int) -> tuple[int, int]:
+    """Where the one stretch of a text lies, from `start` on, that another text does not have."""
+    head = _common_head(here, bare)
+    tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
+    first, last = max(head, start), len(here) - tail
+    if first > start and here[first - 1] == here[last - 1] and here[first - 1] in "<[{(":
+        first, last = first - 1, last - 1  # the same difference, told from the opening bracket on
+    return first, last
 
 
 def _common_head(one: str, other: str) -> int:

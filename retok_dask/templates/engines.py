@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from retok_dask.templates.schemas import Schema, written
 from retok_dask.templates.syntax import GENERATION_CALL, CannotWrite, syntax_environment, write
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    return _json_encoder(ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys).encode(
-        value
-    )
+    form = (ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys)
+    write = _json_encoder(*form).encode
+    return written(value, form, write) if type(value) is Schema else write(value)
 
 
 @lru_cache(maxsize=64)

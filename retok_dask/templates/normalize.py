@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from retok_dask.templates.context import REASONING_FIELDS
+from retok_dask.templates.schemas import read_tools
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ def normalize_conversation(
     if not conversation.messages:
         raise RecordRejected(RejectReason.empty_conversation, "no messages")
     counts: Counter[str] = Counter()
-    tools = conversation.tools
+    tools, known = conversation.tools, {}
     if tools is not None:
-        tools = _tools(tools, spec, counts)
-    work = _Normalizer(spec, counts, _known_arguments(tools) if tools else {}, knows_developer)
+        read = read_tools(tools, drop_nulls=spec.tool_schemas)
+        tools, known = read.tools, read.known
+        counts.update(read.counts)
+    work = _Normalizer(spec, counts, known, knows_developer)
     messages = [work.message(message, number) for number, message in enumerate(conversation.messages)]
     return Conversation(
         messages=messages,
@@ -303,41 +306,3 @@ def _call_of_part(value: Any, number: int) -> Any:
     if not isinstance(value, dict):
         raise RecordRejected(RejectReason.bad_tool_call, f"a tool-call part of message {number} is no object")
     return value if "function" in value else {"type": "function", "function": value}
-
-
-def _tools(tools: Any, spec: NormalizeSpec, counts: Counter[str]) -> list[dict[str, Any]]:
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
-    if not spec.tool_schemas or not _may_hold_nulls(tools):
-        return tools
-    return [_drop_nulls(tool, counts) for tool in tools]
-
-
-def _may_hold_nulls(value: Any) -> bool:
-    """One look at the JSON is a tenth of a walk through all schemas, which most records come with and none needs."""
-    try:
-        return b"null" in orjson.dumps(value)
-    except TypeError:  # integers past 64 bits
-        return True
-
-
-def _drop_nulls(value: Any, counts: Counter[str]) -> Any:
-    if isinstance(value, dict):
-        dropped = sum(1 for item in value.values() if item is None)
-        if dropped:
-            counts["tool_nulls_dropped"] += dropped
-        return {key: _drop_nulls(item, counts) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_drop_nulls(item, counts) for item in value]
-    return value
-
-
-def _known_arguments(tools: list[dict[str, Any]]) -> dict[str, set[str]]:
-    known: dict[str, set[str]] = {}
-    for tool in tools:
-        function = tool.get("function") or tool
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, dict) else None
-            known[function["name"]] = set(properties) if isinstance(properties, dict) else set()
-    return known

@@ -6,6 +6,7 @@ import copy
 import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -303,8 +304,8 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
         dumped = orjson.dumps(messages) + schemas
     except (TypeError, ValueError):
         return Scan(None, _free_marks(messages, tools), safe=False)
-    objects = schemas.count(b"{")
-    safe = not (schemas and _UNLIKE.search(schemas)) and _prints_alike(messages)
+    alike, objects = _schema_facts(schemas) if schemas else (True, 0)
+    safe = alike and _prints_alike(messages)
     if b"\\u00" not in dumped:
         return Scan(dumped, ALL_MARKS[0], safe, objects)
     safe = safe and not _SEPARATORS.search(dumped)
@@ -312,6 +313,12 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
         if not any(character in dumped for character in written):
             return Scan(dumped, marks, safe, objects)
     return Scan(dumped, _free_marks(messages, tools), False, objects)
+
+
+@lru_cache(maxsize=256)
+def _schema_facts(schemas: bytes) -> tuple[bool, int]:
+    """Whether both engines print a tool set's numbers alike, and about how many objects it has."""
+    return not _UNLIKE.search(schemas), schemas.count(b"{")
 
 
 def _free_marks(messages: list[Message], tools: Tools) -> Marks:
