@@ -168,7 +168,9 @@ def test_a_child_of_an_unguarded_script_ends_silently(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, "exception", "os._exit"])
 def test_no_worker_outlives_its_client(tmp_path, how):
     body = {"exception": "1 / 0", "os._exit": "__import__('os')._exit(3)"}.get(how, "__import__('time').sleep(100)")
-    path = script(tmp_path, body=body)
+    # a shell's background jobs, such as these tests may be, are born deaf to it
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    path = script(tmp_path, body=body, before=listen)
     child = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     workers: list[psutil.Process] = []
     for line in child.stdout:

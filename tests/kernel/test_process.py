@@ -205,10 +205,10 @@ def test_a_fault_nobody_foresaw_costs_one_record(monkeypatch):
     made = pipeline()
     render = type(made.template).render
 
-    def breaks(self, conversation):
+    def breaks(self, conversation, *more):
         if conversation.messages[0]["content"] == "boom":
             return 1 / 0
-        return render(self, conversation)
+        return render(self, conversation, *more)
 
     monkeypatch.setattr(type(made.template), "render", breaks)
     rows, left_out, _ = outcome(made, [chat(("q", "a")), chat(("boom", "a"))])
