@@ -188,9 +188,9 @@ def completion(rng: random.Random) -> Record:
     """A question and one long answer with reasoning: about 2,070 tokens, like the drafter's data."""
     language = _language(rng)
     scale = 1.0 if language in ("en", "code") else 0.45
-    answer: Record = {"role": "assistant", "content": text(rng, language, int(rng.uniform(800, 5600) * scale))}
-    answer["reasoning_content"] = text(rng, "en", int(rng.uniform(500, 5200)))
-    return {"messages": [{"role": "user", "content": text(rng, language, int(rng.uniform(100, 900) * scale))}, answer]}
+    answer: Record = {"role": "assistant", "content": text(rng, language, int(rng.uniform(1000, 6950) * scale))}
+    answer["reasoning_content"] = text(rng, "en", int(rng.uniform(620, 6450)))
+    return {"messages": [{"role": "user", "content": text(rng, language, int(rng.uniform(125, 1120) * scale))}, answer]}
 
 
 KINDS: dict[str, Callable[[random.Random], Record]] = {"chat": chat, "agent": agent, "completion": completion}
