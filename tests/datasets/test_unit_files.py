@@ -102,6 +102,7 @@ def test_a_batch_of_another_schema_is_refused(tmp_path):
 
 
 def test_kept_columns_are_in_every_file_of_a_run(tmp_path):
+    """Loaders stop at the first file that differs: https://github.com/huggingface/datasets/issues/6039"""
     write_unit(OutputFolder(str(tmp_path)), FakeUnit("u"), [make_batch(3, keep=("lang",))], keep=("lang",))
     assert pq.read_schema(tmp_path / "data/data/u.parquet").equals(sample_schema(("lang",)))
 
@@ -130,7 +131,20 @@ def test_two_attempts_at_once_are_harmless(tmp_path):
     }
 
 
+def test_row_groups_are_bounded_by_tokens_too(tmp_path, monkeypatch):
+    """List offsets count to 2^31: https://github.com/apache/arrow/issues/47169"""
+    monkeypatch.setattr(writer_module, "ROW_GROUP_ELEMENTS", 1000)
+    batches = [make_batch(200, seed=1, length=(5, 20)), make_batch(1, seed=2, first=200, length=(3000, 3001))]
+    write_unit(OutputFolder(str(tmp_path)), FakeUnit("u"), batches)
+    file = pq.ParquetFile(tmp_path / "data/data/u.parquet")
+    groups = [file.read_row_group(g) for g in range(file.num_row_groups)]
+    assert len(groups) > 2
+    assert all(sum(g.column("num_tokens").to_pylist()) <= 1000 or g.num_rows == 1 for g in groups)
+    assert pq.read_table(tmp_path / "data/data/u.parquet").num_rows == 201
+
+
 def test_row_groups_are_bounded_by_bytes_whatever_the_rows(tmp_path, monkeypatch):
+    """Groups of gigabytes exhaust readers: https://github.com/pola-rs/polars/issues/25307"""
     monkeypatch.setattr(writer_module, "ROW_GROUP_BYTES", 64 * 1024)
     batches = [
         make_batch(300, seed=1, length=(5, 20)),
