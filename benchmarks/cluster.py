@@ -7,7 +7,9 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import CACHE, alternate, in_process, save, show
+import psutil
+
+from benchmarks.harness import CACHE, alternate, console, in_process, save, show
 from benchmarks.inputs import write
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
         if one != block:
             one.unlink()
     _split(block, many, 1000)
-    found["1,000 files, 64 MB"] = _run(f"{many}/*.jsonl")
+    found["the 64 MB in 1,000 files"] = _run(f"{many}/*.jsonl")
     shutil.rmtree(many)
     for name, run in found.items():
         rows.append([name, run["worker_peak_mib"], run["driver_peak_mib"], run["tokens_per_second"] / 1e6])
@@ -101,11 +103,14 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
     save("memory", found=peaks)
 
 
-def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 32)) -> None:
-    """More worker processes than cores: what they cost in time and memory."""
+def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16, 32, 64, 128)) -> None:
+    """More worker processes than cores: what they cost in time and memory; as many as this machine can hold."""
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for count in counts:
+        if found and count * found[str(counts[0])]["worker_peak_mib"] > 0.7 * psutil.virtual_memory().available / 2**20:
+            console.print(f"{count} workers and more need more memory than is free here", style="dim")
+            break
         run = _run(source, workers=count, units={"bytes": "1MiB"})
         found[str(count)] = {key: run[key] for key in ("wall", "worker_cpu", "driver_cpu", "worker_peak_mib")}
     first = found[str(counts[0])]
@@ -155,4 +160,4 @@ def _split(block: Path, folder: Path, count: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = block.read_bytes().splitlines(keepends=True)
     for number in range(count):
-        (folder / f"{number:05d}.jsonl").write_bytes(lines[number % len(lines)])
+        (folder / f"{number:05d}.jsonl").write_bytes(b"".join(lines[number::count]) or lines[number % len(lines)])

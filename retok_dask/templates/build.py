@@ -85,6 +85,7 @@ class Builder:
             if message["role"] == "assistant"
         }
         self._seen: dict[int, tuple[int, int]] = {}
+        self._only: dict[int, str] = {}
 
     def build(self) -> Rendered:
         """The spans.
@@ -97,14 +98,14 @@ class Builder:
         begin = self._preamble()
         ends = [*self.runs.starts[1:], len(text)]
         last_turn = -1
-        for start, end, owner in zip(self.runs.starts, ends, owners, strict=True):
+        for start, end, owner, run in zip(self.runs.starts, ends, owners, self.runs.texts, strict=True):
             if end <= begin:
-                self._see(owner, start, end)
+                self._see(owner, start, run)
                 continue
             if last_turn >= 0 and owner != last_turn:
                 self._marker_stop(start, end, last_turn)
                 last_turn = -1
-            self._run(max(start, begin), end, owner)
+            self._run(max(start, begin), run if start >= begin else run[begin - start :], owner)
             if owner in self._fields and self.parser.shape.marker_stops:
                 last_turn = owner
         if self.source.prompt:
@@ -128,18 +129,22 @@ class Builder:
         else:
             starts[-1], self.kinds[-1], self.owners[-1] = start, int(kind), owner
 
-    def _see(self, owner: int, start: int, end: int) -> None:
+    def _see(self, owner: int, start: int, run: str) -> None:
         before = self._seen.get(owner)
-        self._seen[owner] = (before[0], end) if before else (start, end)
+        self._seen[owner] = (before[0] if before else start, start + len(run))
+        if before:
+            self._only.pop(owner, None)
+        else:
+            self._only[owner] = run
 
-    def _run(self, start: int, end: int, owner: int) -> None:
+    def _run(self, start: int, run: str, owner: int) -> None:
         if owner in self._fields:
-            self._assistant(start, end, owner)
+            self._assistant(start, run, owner)
         elif owner < 0:
             self._add(start, Kind.other, -1)
         else:
             self._add(start, ROLE_KINDS.get(self.source.messages[owner]["role"], Kind.other), owner)
-        self._see(owner, start, end)
+        self._see(owner, start, run)
 
     def _preamble(self) -> int:
         """Spans of what stands before the conversation proper; returns where that ends."""
@@ -178,7 +183,7 @@ class Builder:
             if last < end:
                 self._add(last, Kind.system, owner)
 
-    def _assistant(self, start: int, end: int, owner: int) -> None:
+    def _assistant(self, start: int, run: str, owner: int) -> None:
         fields = self._fields[owner]
         before = len(fields.found)
         located = None
@@ -186,9 +191,9 @@ class Builder:
             located = {
                 part: (place[0] - start, place[1] - start)
                 for (message, part), place in self.source.located.items()
-                if message == owner and start <= place[0] and place[1] <= end
+                if message == owner and start <= place[0] and place[1] <= start + len(run)
             }
-        spans = self.parser.parse(self.runs.text[start:end], fields, located)
+        spans = self.parser.parse(run, fields, located)
         if owner in self._seen and len(fields.found) == before:
             return  # a template that looks back at an earlier message; its text belongs where it stands
         for position, kind in spans:
@@ -244,14 +249,13 @@ class Builder:
     def _check_content(self, number: int, role: str, content: str) -> None:
         text, where = self.runs.text, self._seen.get(number)
         if where is not None:
+            run = self._only.get(number) or text[slice(*where)]
             # the usual place first: a search prepares for the whole length of what it looks for
-            start, end = where
-            usual = start + self.parser.usual_places.get(role, 0)
-            if text.startswith(content, usual) and usual + len(content) <= end:
+            if run.startswith(content, self.parser.usual_places.get(role, 0)):
                 return
-            at = text.find(content, start, end)
+            at = run.find(content)
             if at >= 0:
-                self.parser.usual_places[role] = at - start
+                self.parser.usual_places[role] = at
                 return
         if text.find(content) >= 0 and role in ("system", "developer"):
             return

@@ -48,6 +48,9 @@ class Runs:
         text: as the template renders it without marks.
         starts: ascending starts of its runs; no run is empty, neighbours differ.
         owners: the message of each run, -1 for none.
+        texts: the text of each run. Short texts of their own are faster to look
+            at than stretches of a long one, in which one rare character makes
+            all of them wide.
         generated: (start, end) of what stands in ``{% generation %}`` tags.
         escapes: (start, end) of control-token text that came with the input;
             an empty range where such a token was cut in two.
@@ -57,6 +60,7 @@ class Runs:
     text: str
     starts: list[int]
     owners: list[int]
+    texts: list[str]
     generated: list[tuple[int, int]] = field(default_factory=list)
     escapes: list[tuple[int, int]] = field(default_factory=list)
     fields: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
@@ -71,13 +75,11 @@ def unmark(marked: str, marks: Marks) -> Runs:
     Raises:
         ValueError: the marks are broken, because the template cuts or changes text.
     """
-    pieces = marked.split(marks.begin)
-    text = pieces[0]
-    texts = [text]
-    starts, owners = ([0], [-1]) if text else ([], [])
-    position, current, before, end = len(text), -1, [-1][:0], marks.end
-    runs = Runs("", starts, owners)
-    for piece in pieces[1:]:
+    head, *pieces = marked.split(marks.begin)
+    starts, owners, texts = ([0], [-1], [head]) if head else ([], [], [])
+    position, current, before, end = len(head), -1, [-1][:0], marks.end
+    runs = Runs("", starts, owners, texts)
+    for piece in pieces:
         payload, _, text = piece.partition(end)
         if payload.isdigit():
             current = int(payload)
@@ -90,10 +92,12 @@ def unmark(marked: str, marks: Marks) -> Runs:
         else:
             _note(runs, payload, position)
         if text:
-            if not owners or owners[-1] != current:
+            if owners and owners[-1] == current:
+                texts[-1] += text
+            else:
                 starts.append(position)
                 owners.append(current)
-            texts.append(text)
+                texts.append(text)
             position += len(text)
     runs.text = "".join(texts)
     return runs
