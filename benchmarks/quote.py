@@ -105,6 +105,15 @@ def _start(data: dict[str, Any]) -> str:
     return table(["", "seconds"], rows)
 
 
+def _corpus(data: dict[str, Any]) -> str:
+    rows = []
+    for text, found in data["results"].items():
+        if isinstance(found, dict):
+            rates = [found["bytes"] / found["cpu_seconds"][tool] / 1e6 for tool in ("retok", "tokenizers", "datatrove")]
+            rows.append([text, *rates, found["times"]["tokenizers"], found["times"]["datatrove"]])
+    return table(["MB/s", "retok-dask", "tokenizers", "datatrove", "times tokenizers", "times datatrove"], rows)
+
+
 QUOTES: dict[str, Callable[[dict[str, Any]], str]] = {
     "end_to_end": _end_to_end,
     "stages": _stages,
@@ -116,4 +125,5 @@ QUOTES: dict[str, Callable[[dict[str, Any]], str]] = {
     "start": _start,
     "job": _pairs,
     "job_full": _pairs,
+    "corpus": _corpus,
 }
