@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PEERS = ("datatrove==0.10.1", "tokenizers==0.23.3", "orjson")
-SIZE = 3_000_000
+SIZE = 12_000_000
 REPEATS = 2
 REAL = ROOT.parent / "shared" / "data" / "text"
 """Real texts, used as well where they are."""
