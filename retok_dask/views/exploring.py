@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.compare.language import language_of
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.types import Conversation, Document, Record, RecordRejected, Reject
 from retok_dask.views import plots
@@ -21,21 +20,6 @@ if TYPE_CHECKING:
 
     from retok_dask.completions import Layout, Unit
     from retok_dask.recipe import DatasetSpec, Recipe
-
-_SCRIPT_NAMES = {
-    "LATIN": "Latin",
-    "CJK": "Han",
-    "HIRAGANA": "Japanese",
-    "KATAKANA": "Japanese",
-    "ARABIC": "Arabic",
-    "CYRILLIC": "Cyrillic",
-    "HANGUL": "Korean",
-    "DEVANAGARI": "Devanagari",
-    "THAI": "Thai",
-    "GREEK": "Greek",
-    "HEBREW": "Hebrew",
-}
-_SCRIPT_SAMPLE = 600
 
 
 @dataclass
@@ -115,7 +99,7 @@ class Exploration:
         for title, name, attribute, what in (
             ("Layouts found", "layout", "layouts", "records"),
             ("Roles", "role", "roles", "messages"),
-            ("Writing", "script", "writing", "conversations"),
+            ("Languages", "language or script", "writing", "conversations"),
             ("What reading put in order", "change", "changes", "times"),
             ("Records that would be rejected", "reason", "rejected", "records"),
         ):
@@ -251,7 +235,7 @@ def _note_record(
 def _note_length(look: DatasetLook, text: str) -> None:
     look.characters += len(text)
     look.lengths[str(max(1, len(text)).bit_length() - 1)] += 1
-    look.writing[script_of(text)] += 1
+    look.writing[language_of(text)] += 1
 
 
 def _note_conversation(look: DatasetLook, item: Conversation, best: dict[str, tuple[int, Conversation]]) -> None:
@@ -281,22 +265,3 @@ def _note_conversation(look: DatasetLook, item: Conversation, best: dict[str, tu
     ):
         if score > best.get(name, (0, item))[0]:
             best[name] = (score, item)
-
-
-def script_of(text: str) -> str:
-    """The script that most letters of a text's beginning are written in; Japanese where there is any kana."""
-    counts = Counter(filter(None, map(_script, text[:_SCRIPT_SAMPLE])))
-    if not counts:
-        return "no letters"
-    # Japanese mixes Han with kana, and its Han may outnumber them
-    if counts["Japanese"] and counts["Japanese"] + counts["Han"] > counts.total() / 2:
-        return "Japanese"
-    return counts.most_common(1)[0][0]
-
-
-@lru_cache(maxsize=20_000)
-def _script(character: str) -> str | None:
-    if not character.isalpha():
-        return None
-    first = unicodedata.name(character, "").split(" ", 1)[0].split("-", 1)[0]
-    return _SCRIPT_NAMES.get(first, "other")
