@@ -25,8 +25,6 @@ KNOWN, LONGEST = 256, 1024
 TAIL = -1
 """Stands for the text after the last call in the place of a part's number."""
 
-_FIELDS = {"R": "reasoning", "C": "content"}
-
 
 @dataclass(slots=True)
 class Fields:
@@ -50,9 +48,9 @@ class Fields:
 
     def missing(self) -> set[str]:
         """Parts that are there but were not found: of R, C, T."""
-        there = (("R", self.reasoning), ("C", self.content), ("T", self.names))
-        left = {part for part, value in there if value and part not in self.found}
-        return {part for part in left if part == "T" or not getattr(self, _FIELDS[part]).isspace()} if left else left
+        texts = (("R", self.reasoning), ("C", self.content))
+        left = {part for part, text in texts if text and part not in self.found and not text.isspace()}
+        return left | {"T"} if self.names and "T" not in self.found else left
 
 
 def _names(calls: list[Any]) -> list[str]:

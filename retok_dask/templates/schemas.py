@@ -71,9 +71,10 @@ def read_tools(tools: Any, *, drop_nulls: bool) -> ToolSet:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
     try:
-        return _read_once(orjson.dumps(tools, option=PLAIN), drop_nulls)
-    except (TypeError, ValueError):  # integers past 64 bits, and what a program put there that is no JSON
+        dumped = orjson.dumps(tools, option=PLAIN)
+    except TypeError:  # integers past 64 bits, and what a program put there that is no JSON
         return ToolSet(tools, drop_nulls=drop_nulls)
+    return _read_once(dumped, drop_nulls)
 
 
 @lru_cache(maxsize=256)
