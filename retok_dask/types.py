@@ -217,6 +217,8 @@ class Conversation:
         kept: values of the columns that the recipe keeps, by name.
         counts: what was changed or noticed on the way, by name (for example
             ``arguments_parsed``); summed into the unit's statistics.
+        output_markers: texts around tool output inside answers, as the data set
+            names them; control tokens among them may stand there.
     """
 
     messages: list[dict[str, Any]]
@@ -226,6 +228,7 @@ class Conversation:
     template_args: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    output_markers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

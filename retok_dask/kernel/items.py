@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +98,12 @@ def row_maker(
         if isinstance(item, TokenRow):
             return [_token_row(item, tokenizer) if retokenizer is None else _carried_row(item, retokenizer)]
         assert template is not None
+        if markers and not item.output_markers:  # it comes from memory, not from a layout
+            item = replace(item, output_markers=markers)
         if dataset.mode == "prompts":
             return [_prompt_row(item, template)]
         kept = _kept(item.kept)
-        rows = template.render(item, markers)
-        return [Row(rendered if mark is None else mark(rendered), kept) for rendered in rows]
+        return [Row(rendered if mark is None else mark(rendered), kept) for rendered in template.render(item)]
 
     return rows_of
 

@@ -10,8 +10,6 @@ from retok_dask.templates.program import MarkInput, Tools
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from retok_dask.templates.controls import ControlTokens
     from retok_dask.templates.marks import Marks
     from retok_dask.templates.shape import Shape
@@ -39,10 +37,8 @@ class MarkControls(MarkInput):
         return marked, self._controls.mark(tools, marks) if tools is not None else None
 
 
-def check_markers(
-    conversation: Conversation, controls: ControlTokens, shape: Shape, *, parse: bool, allowed: Collection[str] = ()
-) -> None:
-    """Parse or refuse assistant messages that hold the template's own markers, but for those `allowed`.
+def check_markers(conversation: Conversation, controls: ControlTokens, shape: Shape, *, parse: bool) -> None:
+    """Parse or refuse assistant messages that hold the template's own markers, but for those around tool output.
 
     Raises:
         RecordRejected: ``control_markers_in_content``.
@@ -51,7 +47,7 @@ def check_markers(
         if message["role"] != "assistant":
             continue
         found = {token for text in texts_of(message) for token in controls.find_own(text)}
-        found.difference_update(allowed)
+        found.difference_update(conversation.output_markers)
         if not found:
             continue
         if found <= HARMLESS:

@@ -59,6 +59,7 @@ def normalize_conversation(
         flags=conversation.flags,
         template_args=conversation.template_args,
         kept=conversation.kept,
+        output_markers=conversation.output_markers,
         counts={name: number for name, number in counts.items() if number},
     )
 

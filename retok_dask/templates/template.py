@@ -30,7 +30,7 @@ from retok_dask.types import Conversation, Kind, RecordRejected, RejectReason, R
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from retok_dask.recipe import Recipe, TemplateSpec
     from retok_dask.templates.loading import TokenizerFacts
@@ -224,18 +224,14 @@ class ChatTemplate:
                         found[row.text[start:end]] = None
         return list(found)
 
-    def render(self, conversation: Conversation, output_markers: Collection[str] = ()) -> list[Rendered]:
+    def render(self, conversation: Conversation) -> list[Rendered]:
         """One rendering of a conversation, or one for each assistant turn.
-
-        Args:
-            conversation: as a layout made it.
-            output_markers: control tokens that the data uses around tool output inside answers; they may stand there.
 
         Raises:
             RecordRejected: the template refuses the conversation, or its spans
                 cannot be proved.
         """
-        ready = self._ready(conversation, output_markers)
+        ready = self._ready(conversation)
         messages = ready.conversation.messages
         if self._state.history == "per_turn":
             return self._turns(ready)
@@ -272,7 +268,7 @@ class ChatTemplate:
         made = ready.conversation
         return ready.program.reference_text(made.messages, made.tools, prompt=generation_prompt)
 
-    def _ready(self, conversation: Conversation, output_markers: Collection[str] = ()) -> _Ready:
+    def _ready(self, conversation: Conversation) -> _Ready:
         program = self._program_for(conversation)
         refused = program.learned.refused
         knows = self._knows_developer and "developer" not in refused
@@ -280,8 +276,7 @@ class ChatTemplate:
         seen = scan(ready.messages, ready.tools)
         held = seen.dumped is None or self.controls.may_hold(seen.dumped)
         if held:
-            parse = self._normalize.control_markers == "parse"
-            check_markers(ready, self.controls, program.learned.shape, parse=parse, allowed=output_markers)
+            check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
         first = ready.messages[0]
         if first["role"] == "system" and "system" in refused and "turns" not in refused:
             return _Ready(self._without_system(ready), 1, program, seen, held)

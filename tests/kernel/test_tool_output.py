@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from pipelines import kind_text, outcome, qwen, trained_text
 from reported import chat, real
 
+from retok_dask.completions import layout_for
 from retok_dask.errors import RecipeError
 from retok_dask.kernel.tooloutput import tool_output
-from retok_dask.types import Kind, Rendered
+from retok_dask.types import Conversation, Kind, Record, Rendered
 
 OPENING, CLOSING = "```output\n", "\n```"
 SUM = f"Let me run it.\n\n{OPENING}42{CLOSING}\n\nIt is 42."
@@ -61,6 +62,15 @@ def test_markers_that_are_control_tokens_stand_in_answers_where_the_data_set_nam
     assert [part.strip() for part in trained_text(row, qwen())] == ["Let me run it.", "It is 42.<|im_end|>"]
     rows, (refused,), _ = outcome(real("trl/qwen3"), [chat("6 * 7?", text)])
     assert (rows, refused["reason"]) == ([], "control_markers_in_content")
+    # from memory, for prompts, and rendered whole as audits do, the same
+    (item,) = layout_for(made.dataset)(Record("f", 0, 0, None, chat("6 * 7?", text)))
+    assert made.template.render_whole(item).text == qwen().decode(row["input_ids"])
+    (again,) = made.encode([Conversation(chat("6 * 7?", text)["messages"])])
+    assert again["input_ids"].tolist() == row["input_ids"]
+    asked = chat("6 * 7?", text)
+    asked["messages"].append({"role": "user", "content": "Sure?"})
+    (prompt,), _, _ = outcome(real("trl/qwen3", dataset={"tool_output_markers": markers, "mode": "prompts"}), [asked])
+    assert prompt["num_loss_tokens"] == 0
     # the other tokens stay refused
     mixed = chat("6 * 7?", f"{text}<|im_end|>")
     rows, (refused,), _ = outcome(made, [mixed])

@@ -176,6 +176,7 @@ class Layout:
             if name in original:
                 item.kept[name] = original[name]
         if isinstance(item, Conversation):
+            item.output_markers = self.spec.tool_output_markers or ()
             _check_conversation(item, self.spec)
 
 
