@@ -50,7 +50,7 @@ def row_digests(samples: pa.RecordBatch) -> list[bytes]:
     names = samples.column("sample_id").to_pylist()
     flags = samples.column("message_flags").to_pylist()
     truncated = samples.column("truncated").to_pylist()
-    id_bytes, mask_bytes = memoryview(ids.tobytes()), memoryview(mask.tobytes())
+    id_bytes, mask_bytes = ids.view(np.uint8).data, mask.view(np.uint8).data
     out = []
     for row in range(samples.num_rows):
         first, last = id_splits[row], id_splits[row + 1]
@@ -67,9 +67,21 @@ def list_values(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:
     """Flat values of a list column and its rows + 1 splits, counted from 0."""
     offsets = column.offsets.to_numpy()
     values = column.values.slice(offsets[0], offsets[-1] - offsets[0]) if len(offsets) else column.values
-    flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(values.type) and not values.null_count:
+        flat = _from_bits(values)
+    else:
+        flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False))
     splits = (offsets - offsets[0]).tolist() if len(offsets) else [0]
     return flat, splits
+
+
+def _from_bits(values: pa.BooleanArray) -> np.ndarray[Any, Any]:
+    """Bools of a byte each, unpacked many at once; Arrow unpacks them one by one."""
+    if not len(values):
+        return np.zeros(0, np.bool_)
+    byte, bit = divmod(values.offset, 8)
+    packed = np.frombuffer(values.buffers()[1], np.uint8)[byte:]
+    return np.unpackbits(packed, count=bit + len(values), bitorder="little")[bit:].view(np.bool_)
 
 
 def segment_matrix(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:

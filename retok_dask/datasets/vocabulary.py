@@ -52,8 +52,9 @@ class TokenCounts:
         """Count the rows of a batch with the columns ``input_ids`` and ``loss_mask``."""
         ids, _ = list_values(samples.column("input_ids"))
         mask, _ = list_values(samples.column("loss_mask"))
-        self.count = _sum(self.count, np.bincount(ids))
-        self.trained = _sum(self.trained, np.bincount(ids[mask]))
+        count = np.bincount(ids)
+        self.count = _sum(self.count, count)
+        self.trained = _sum(self.trained, count if mask.all() else np.bincount(ids[mask]))
 
     def __iadd__(self, other: TokenCounts) -> Self:
         self.count = _sum(self.count, other.count)

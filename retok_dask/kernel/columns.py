@@ -49,7 +49,7 @@ def sample_batch(
     columns = [
         pa.array(sample_ids, pa.string()),
         _list_column(encoded.row_splits, pa.array(encoded.ids), schema.field("input_ids").type),
-        _list_column(encoded.row_splits, pa.array(mask), schema.field("loss_mask").type),
+        _list_column(encoded.row_splits, _bits(mask), schema.field("loss_mask").type),
         _list_column(encoded.seg_splits, segments, schema.field("segments").type),
         pa.array(np.diff(encoded.row_splits).astype(np.int32)),
         pa.array(loss_tokens.astype(np.int32)),
@@ -82,6 +82,12 @@ def reject_batch(left_out: Sequence[Reject | Filtered]) -> pa.RecordBatch:
 
 def _list_column(splits: npt.NDArray[np.int64], values: pa.Array, kind: pa.DataType) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(splits.astype(np.int32)), values, type=kind)
+
+
+def _bits(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """A bool a bit, packed many at once; Arrow packs them one by one."""
+    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), values.size, [None, packed])
 
 
 def _clean(text: str) -> str:

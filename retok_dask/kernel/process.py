@@ -18,6 +18,7 @@ from retok_dask.kernel.recover import Recoverer
 from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
+from retok_dask.kernel.stats import trained_tokens
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import SOURCE_TOKENS_COLUMN, kept_columns, sample_id
 from retok_dask.types import (
@@ -269,9 +270,7 @@ class Kernel:
         self, pending: Pending, pieces: list[Piece], encoded: Encoded, mask: npt.NDArray[np.bool_]
     ) -> tuple[list[Piece], Encoded, npt.NDArray[np.bool_]]:
         """Leave out rows that the filters refuse, each counted with its reason."""
-        trained = np.zeros(len(mask) + 1, np.int64)
-        np.cumsum(mask, out=trained[1:])
-        loss = (trained[encoded.row_splits[1:]] - trained[encoded.row_splits[:-1]]).tolist()
+        loss = trained_tokens(mask, encoded.row_splits).tolist()
         stay = []
         for number, piece in enumerate(pieces):
             row = pending.rows[piece.row]
@@ -311,7 +310,7 @@ class Kernel:
             np.repeat(np.arange(len(rows)), np.diff(encoded.seg_splits)),
             self.tokenizer.bos_id,
         )
-        classes = self._classes[encoded.ids]
+        classes = self._classes.take(encoded.ids)
         stats.byte_tokens += int(np.count_nonzero(classes == BYTE_PIECE))
         stats.unknown_tokens += int(np.count_nonzero(classes == UNKNOWN))
         stats.truncated += sum(truncated)

@@ -156,10 +156,10 @@ class UnitStats:
             bos_id: the tokenizer's BOS, if it has one.
         """
         rows = len(row_splits) - 1
-        trained = np.zeros(len(mask) + 1, np.int64)
-        np.cumsum(mask, out=trained[1:])
-        loss = trained[row_splits[1:]] - trained[row_splits[:-1]]
         lengths = np.diff(row_splits)
+        edges = row_splits[:-1, None] + (lengths[:, None] * np.arange(DECILES + 1)) // DECILES
+        trained = trained_tokens(mask, edges)
+        loss: npt.NDArray[np.int64] = trained.sum(axis=1)
         self.samples += rows
         self.tokens += int(lengths.sum())
         self.loss_tokens += int(loss.sum())
@@ -175,13 +175,22 @@ class UnitStats:
         _count(self.first_tokens, first)
         _count(self.lengths, np.log2(lengths[filled]).astype(np.int64))
         _count(self.shares, np.minimum((loss[filled] * SHARES) // lengths[filled], SHARES - 1))
-        edges = row_splits[:-1, None] + (lengths[:, None] * np.arange(DECILES + 1)) // DECILES
         for tenth, (tokens, hits) in enumerate(
-            zip(np.diff(edges, axis=1).sum(axis=0), np.diff(trained[edges], axis=1).sum(axis=0), strict=True)
+            zip(np.diff(edges, axis=1).sum(axis=0), trained.sum(axis=0), strict=True)
         ):
             self.position_tokens[str(tenth)] += int(tokens)
             self.position_loss_tokens[str(tenth)] += int(hits)
         return loss
+
+
+def trained_tokens(mask: npt.NDArray[np.bool_], edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Trained tokens between neighbours of the last axis of `edges`: offsets that cut the mask from end to end."""
+    sizes = np.diff(edges, axis=-1)
+    found = np.zeros(sizes.shape, np.int64)
+    filled = sizes > 0  # of an empty stretch `reduceat` gives the token that it stands before
+    if filled.any():
+        found[filled] = np.add.reduceat(mask.view(np.int8), edges[..., :-1][filled], dtype=np.int32)
+    return found
 
 
 def _count(counter: Counter[str], values: npt.NDArray[np.integer]) -> None:

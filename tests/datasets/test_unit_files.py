@@ -337,6 +337,14 @@ def test_the_content_digest_sees_every_part_of_a_row(column):
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True]
 
 
+def test_a_rows_digest_is_the_same_wherever_it_stands():
+    """Masks are stored a bit a token, and a slice may begin within a byte."""
+    batch = make_batch(12).samples
+    digests = row_digests(batch)
+    assert [row_digests(batch.slice(row, 1))[0] for row in range(12)] == digests
+    assert row_digests(batch.slice(5, 0)) == []
+
+
 def test_a_doubled_row_changes_the_content_digest():
     batch = make_batch(3).samples
     assert digest_of(batch) != digest_of(batch, batch.slice(0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from pipelines import kind_text, outcome, pipeline, qwen, records, trained_text
 
 from retok_dask.demo import chat_template, dialogues
 from retok_dask.errors import RecipeError, TokenizerError
+from retok_dask.kernel import UnitStats
 from retok_dask.types import Conversation
 
 
@@ -256,3 +258,19 @@ def test_a_tokenizer_that_does_not_know_the_templates_markers_is_refused():
     meant = {"text": chat_template().replace("<|im_end|>", "<|end_of_turn|>"), "plain_markers": True}
     (row,), _, _ = outcome(pipeline(template_spec=meant), [chat(("q", "a"))])
     assert trained_text(row, qwen())[0].startswith("a<|end_of_turn|>")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.booleans(), max_size=40), max_size=8))
+def test_trained_tokens_are_counted_by_row_and_by_tenth_of_it(masks):
+    """Rows shorter than ten tokens have empty tenths, and a row may be empty."""
+    sizes = np.array([len(mask) for mask in masks], np.int64)
+    splits = np.concatenate([[0], np.cumsum(sizes)])
+    flat = np.array([trained for mask in masks for trained in mask], np.bool_)
+    stats, none = UnitStats(), np.zeros(0, np.int64)
+    loss = stats.add_rows(np.zeros(flat.size, np.int32), splits, flat, none.astype(np.int8), none, none, None)
+    assert loss.tolist() == [sum(mask) for mask in masks]
+    for tenth in range(10):
+        parts = [mask[len(mask) * tenth // 10 : len(mask) * (tenth + 1) // 10] for mask in masks]
+        assert stats.position_tokens[str(tenth)] == sum(map(len, parts))
+        assert stats.position_loss_tokens[str(tenth)] == sum(map(sum, parts))
