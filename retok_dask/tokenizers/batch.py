@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retok_dask.tokenizers import align
+from retok_dask.tokenizers.engines import replace_rows
 from retok_dask.tokenizers.huge import PART, WHOLE, can_encode, encode_long
 from retok_dask.tokenizers.measure import Measured, measure, spans_of
 from retok_dask.tokenizers.pieces import CannotEscape, PieceEncoder
 from retok_dask.types import Encoded, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from retok_dask.tokenizers.bytelevel import ByteTable
     from retok_dask.tokenizers.cuts import CutRule
     from retok_dask.tokenizers.engines import Engine, Flat, ReferenceEngine
+    from retok_dask.tokenizers.nfc import Composer
     from retok_dask.types import Rendered
 
     Int32 = npt.NDArray[np.int32]
@@ -45,6 +47,7 @@ class BatchEncoder:
     Attributes:
         fast: the fast engine, None where the reference does everything. A
             sampled row that differs switches it off for good.
+        composer: what brings texts into NFC for it, where it does not do that itself.
         guards: substrings whose rows the reference encodes.
     """
 
@@ -54,15 +57,16 @@ class BatchEncoder:
         table: ByteTable | None,
         rule: CutRule,
         *,
-        nfc: bool,
+        normalize: Callable[[str], str] | None,
         added_tokens: dict[str, int],
     ) -> None:
         self.fast: Engine | None = None
+        self.composer: Composer | None = None
         self.guards: Sequence[str] = ()
         self._reference = reference
         self._table = table
         self._rule = rule
-        self._normalize = reference.backend.normalizer.normalize_str if nfc else None
+        self._normalize = normalize
         self._pieces = PieceEncoder(reference, added_tokens)
 
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
@@ -113,6 +117,7 @@ class BatchEncoder:
         fast = self.fast
         if fast is not None:
             job.by_reference.update(n for n, row in enumerate(job.rows) if self._is_guarded(row.text))
+        composed = self._composed(job)
         escaped = {
             n: row
             for n, row in enumerate(job.rows)
@@ -124,7 +129,8 @@ class BatchEncoder:
             if aside
             else [row.text for row in job.rows]
         )
-        flat = encode_long(texts, fast or self._reference, self._rule)
+        given = [text and composed.get(n, text) for n, text in enumerate(texts)] if composed else texts
+        flat = encode_long(given, fast or self._reference, self._rule)
         if fast is not None and self._sample_differs(texts, flat):
             self.fast = None
             log.warning(
@@ -142,6 +148,20 @@ class BatchEncoder:
                 job.fail(number, RejectReason.encode_error, why)
         guarded = sorted((aside & job.by_reference) - replaced.keys() - job.failed.keys())
         return replace_rows(flat, replaced | {number: self._reference_ids(job, number) for number in guarded})
+
+    def _composed(self, job: _Job) -> dict[int, str]:
+        """The rows that are not in NFC, brought into it for the fast engine; those that resist go to the reference."""
+        if self.fast is None or self.composer is None:
+            return {}
+        found: dict[int, str] = {}
+        for number in job.measured.normalized:
+            row = job.rows[number]
+            text = None if row.escapes else self.composer.compose(row.text)
+            if text is None:
+                job.by_reference.add(number)
+            else:
+                found[number] = text
+        return found
 
     def _is_guarded(self, text: str) -> bool:
         # the last character of a guard is the rare one, and looking for one character is nearly free
@@ -252,19 +272,3 @@ def token_ends(table: ByteTable, ids: Int32) -> Int64:
 
 def _row(flat: Flat, number: int) -> Int32:
     return flat[0][flat[1][number] : flat[1][number + 1]]
-
-
-def replace_rows(flat: Flat, rows: Mapping[int, Int32]) -> Flat:
-    """The flat encoding with other ids for some rows."""
-    if not rows:
-        return flat
-    ids, splits = flat
-    sizes = np.diff(splits)
-    parts: list[Int32] = []
-    at = 0
-    for number in sorted(rows):
-        parts += [ids[splits[at] : splits[number]], rows[number]]
-        sizes[number] = rows[number].size
-        at = number + 1
-    parts.append(ids[splits[at] :])
-    return np.concatenate(parts).astype(np.int32, copy=False), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

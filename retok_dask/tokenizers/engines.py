@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -90,3 +90,19 @@ def flatten(rows: Sequence[Sequence[int]]) -> Flat:
     for row, start, end in zip(rows, splits[:-1].tolist(), splits[1:].tolist(), strict=True):
         ids[start:end] = row
     return ids, splits
+
+
+def replace_rows(flat: Flat, rows: Mapping[int, npt.NDArray[np.int32]]) -> Flat:
+    """The flat encoding with other ids for some rows."""
+    if not rows:
+        return flat
+    ids, splits = flat
+    sizes = np.diff(splits)
+    parts: list[npt.NDArray[np.int32]] = []
+    at = 0
+    for number in sorted(rows):
+        parts += [ids[splits[at] : splits[number]], rows[number]]
+        sizes[number] = rows[number].size
+        at = number + 1
+    parts.append(ids[splits[at] :])
+    return np.concatenate(parts).astype(np.int32, copy=False), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from retok_dask.tokenizers.cuts import CutRule
     from retok_dask.tokenizers.engines import Engine, Flat
@@ -53,6 +53,17 @@ def parts(text: str, rule: CutRule) -> Iterator[str]:
         at = place
     _check(len(text) - at)
     yield text[at:] if at else text
+
+
+def normalize_long(normalize: Callable[[str], str], rule: CutRule, text: str) -> str:
+    """A text of any length in NFC, by a function that needs many times the memory of what it is given.
+
+    No character that parts begin with changes, whatever stands before it (see :data:`cuts.SECOND`).
+    """
+    try:
+        return normalize(text) if len(text) <= PART else "".join(map(normalize, parts(text, rule)))
+    except TooLarge:
+        return text  # nor is it encoded
 
 
 def _check(length: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from retok_dask.tokenizers.align import Spans
+from retok_dask.tokenizers.nfc import IF_IN_ORDER, STAYS, nfc_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from retok_dask.types import Rendered
+
+    Int64 = npt.NDArray[np.int64]
+    Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
+STRETCH = 1 << 18
+"""Characters of a long text that are looked at in one go; the rows of a batch are, together."""
 
 
 @dataclass(slots=True)
@@ -30,15 +37,19 @@ class Measured:
         normalized: for rows that are not in NFC, the bytes that their spans become.
     """
 
-    bounds: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    bounds: Int64
+    counts: Int64
     failed: dict[int, str] = field(default_factory=dict)
     normalized: dict[int, bytes] = field(default_factory=dict)
 
-    def row_bytes(self) -> npt.NDArray[np.int64]:
+    def part(self, row: int) -> slice:
+        """Where the row's entries lie in `bounds`."""
+        end = int(self.counts[: row + 1].sum()) + row + 1
+        return slice(end - int(self.counts[row]) - 1, end)
+
+    def row_bytes(self) -> Int64:
         """Bytes of each row."""
-        ends = np.cumsum(np.array(self.counts, np.int64) + 1) - 1
-        return np.array(self.bounds, np.int64)[ends]
+        return self.bounds[np.cumsum(self.counts + 1) - 1]
 
 
 def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) -> Measured:
@@ -50,54 +61,133 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
             Each span is normalized by itself; whether that is what the
             tokenizer made of the row is checked on its ids.
     """
-    found = Measured()
-    for number, row in enumerate(rows):
-        text = row.text
-        if text.isascii():
-            found.bounds += row.starts
-            found.bounds.append(len(text))
-            found.counts.append(len(row.starts))
-            continue
-        try:
-            bounds = _byte_bounds(number, row, normalize, found)
-        except UnicodeEncodeError as error:
-            found.failed[number] = f"lone surrogate {text[error.start]!a} at character {error.start}"
-            bounds = [0] * (len(row.starts) + 1)
-        found.bounds += bounds
-        found.counts.append(len(row.starts))
+    characters: list[int] = []
+    for row in rows:
+        characters += row.starts
+        characters.append(len(row.text))
+    counts = np.array([len(row.starts) for row in rows], np.int64)
+    found = Measured(np.array(characters, np.int64), counts)
+    wide = [number for number, row in enumerate(rows) if not row.text.isascii()]
+    long = [number for number in wide if len(rows[number].text) > STRETCH]
+    worst: dict[int, int] = {}
+    for units in _code_units(rows, [number for number in wide if number not in long], found.failed):
+        worst |= _to_bytes(found, units)
+    for number in long:
+        worst[number] = _long_to_bytes(found, number, rows[number])
+    for number in found.failed:
+        found.bounds[found.part(number)] = 0
+    for number, marks in worst.items():
+        if normalize is not None and number not in found.failed and not _is_normalized(rows[number], marks, normalize):
+            _normalize(found, number, rows[number], normalize)
     return found
 
 
-def _byte_bounds(number: int, row: Rendered, normalize: Callable[[str], str] | None, found: Measured) -> list[int]:
-    text, starts = row.text, row.starts
-    parts = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-    if normalize is not None and not _is_normalized(text, parts):
-        encoded = [normalize(part).encode() for part in parts]
-        found.normalized[number] = b"".join(encoded)
-        lengths = [len(part) for part in encoded]
-    else:
-        lengths = [len(part) if part.isascii() else len(part.encode()) for part in parts]
-    return [0, *accumulate(lengths)]
+@dataclass(slots=True)
+class _Units:
+    """The characters of several rows as numbers, one after the other."""
+
+    rows: list[int]
+    splits: Int64
+    values: Unsigned
 
 
-COMBINES = "\u0300"
-"""The first character that can change with what stands before it."""
+def _code_units(rows: Sequence[Rendered], wanted: Sequence[int], failed: dict[int, str]) -> list[_Units]:
+    """The rows with 16 bits a character where that is enough, with 32 where a row has an emoji or its like."""
+    narrow: dict[int, bytes] = {}
+    broad: dict[int, bytes] = {}
+    for number in wanted:
+        text = rows[number].text
+        try:
+            data = text.encode("utf-16-le")
+        except UnicodeEncodeError as error:
+            failed[number] = f"lone surrogate {text[error.start]!a} at character {error.start}"
+            continue
+        if len(data) == 2 * len(text):
+            narrow[number] = data
+        else:
+            broad[number] = text.encode("utf-32-le")
+    found = []
+    for parts, dtype in ((narrow, np.uint16), (broad, np.uint32)):
+        if parts:
+            sizes = [len(rows[number].text) for number in parts]
+            values: Unsigned = np.frombuffer(b"".join(parts.values()), dtype)
+            found.append(_Units([*parts], np.array([0, *accumulate(sizes)], np.int64), values))
+    return found
 
 
-def _is_normalized(text: str, parts: list[str]) -> bool:
-    """Whether a text is in NFC; most of its parts need no look, if no boundary can compose."""
-    if any(part[:1] >= COMBINES for part in parts):
-        return unicodedata.is_normalized("NFC", text)
-    return all(part.isascii() or unicodedata.is_normalized("NFC", part) for part in parts)
+def _to_bytes(found: Measured, units: _Units) -> dict[int, int]:
+    """Turn the bounds of some rows from characters into bytes; gives the rows with marks, and of what class."""
+    group = np.full(found.counts.size, -1, np.int64)
+    group[units.rows] = np.arange(len(units.rows))
+    owner = np.repeat(group, found.counts + 1)
+    mine = np.flatnonzero(owner >= 0)
+    owner = owner[mine]
+    places, wide, extra = _wide_characters(units.values)
+    at = found.bounds[mine] + units.splits[owner]
+    found.bounds[mine] += extra[np.searchsorted(places, at)] - extra[np.searchsorted(places, units.splits)][owner]
+    classes = nfc_classes().take(wide, mode="clip")
+    marked = np.flatnonzero(classes)
+    if not marked.size:
+        return {}
+    worst = np.zeros(len(units.rows), np.uint8)
+    np.maximum.at(worst, np.searchsorted(units.splits, places[marked], side="right") - 1, classes[marked])
+    return {units.rows[number]: int(worst[number]) for number in np.flatnonzero(worst).tolist()}
+
+
+def _wide_characters(
+    values: Unsigned,
+) -> tuple[Int64, Unsigned, Int64]:
+    """Characters of more than one byte: where they stand, what they are, and how many bytes more all before them have."""
+    places = np.flatnonzero(values >= 0x80)
+    wide = values.take(places)
+    more = (wide >= 0x800).astype(np.int8)
+    more += 1
+    if wide.dtype == np.uint32:
+        more += wide >= 0x10000
+    extra = np.zeros(places.size + 1, np.int64)
+    np.cumsum(more, out=extra[1:])
+    return places, wide, extra
+
+
+def _long_to_bytes(found: Measured, number: int, row: Rendered) -> int:
+    """The same for one row, a stretch at a time, so that its numbers need no memory; gives the class of its marks."""
+    worst = STAYS
+    lengths = []
+    for start, end in pairwise([*row.starts, len(row.text)]):
+        lengths.append(0)
+        for at in range(start, end, STRETCH):
+            piece = row.text[at : min(at + STRETCH, end)]
+            try:
+                lengths[-1] += len(piece.encode())
+            except UnicodeEncodeError as error:
+                found.failed[number] = f"lone surrogate {piece[error.start]!a} at character {at + error.start}"
+                return STAYS
+            if not piece.isascii():
+                points = np.frombuffer(piece.encode("utf-32-le"), np.uint32)
+                worst = max(worst, int(nfc_classes().take(points, mode="clip").max()))
+    found.bounds[found.part(number)] = [0, *accumulate(lengths)]
+    return worst
+
+
+def _is_normalized(row: Rendered, marks: int, normalize: Callable[[str], str]) -> bool:
+    """Whether a text with marks is in NFC all the same."""
+    if marks <= IF_IN_ORDER:
+        return unicodedata.is_normalized("NFC", row.text)
+    return normalize(row.text) == row.text
+
+
+def _normalize(found: Measured, number: int, row: Rendered, normalize: Callable[[str], str]) -> None:
+    parts = [row.text[start:end] for start, end in pairwise([*row.starts, len(row.text)])]
+    encoded = [normalize(part).encode() for part in parts]
+    found.normalized[number] = b"".join(encoded)
+    found.bounds[found.part(number)] = [0, *accumulate(map(len, encoded))]
 
 
 def spans_of(rows: Sequence[Rendered], measured: Measured) -> Spans:
     """The batch's non-empty spans, flat."""
-    counts = np.array(measured.counts, np.int64)
-    bounds = np.array(measured.bounds, np.int64)
-    lengths = bounds[1:] - bounds[:-1]
+    lengths = np.diff(measured.bounds)
     inside = np.ones(lengths.size, bool)
-    inside[np.cumsum(counts + 1)[:-1] - 1] = False  # the step from one row's end to the next row's start
+    inside[np.cumsum(measured.counts + 1)[:-1] - 1] = False  # the step from one row's end to the next row's start
     lengths = lengths[inside]
     kinds: list[int] = []
     messages: list[int] = []
@@ -106,7 +196,7 @@ def spans_of(rows: Sequence[Rendered], measured: Measured) -> Spans:
         messages += row.messages
     keep = lengths > 0
     return Spans(
-        row=np.repeat(np.arange(len(rows)), counts)[keep],
+        row=np.repeat(np.arange(len(rows)), measured.counts)[keep],
         length=lengths[keep],
         kind=np.array(kinds, np.int8)[keep],
         message=np.array(messages, np.int32)[keep],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -19,14 +19,17 @@ from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.cuts import CutRule
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
+from retok_dask.tokenizers.huge import normalize_long
 from retok_dask.tokenizers.load import load_definition
+from retok_dask.tokenizers.nfc import Composer, ComposingEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
     from retok_dask.recipe import StorageSpec, TokenizerSpec
+    from retok_dask.tokenizers.engines import Engine
     from retok_dask.types import Encoded, Rendered
 
 EngineChoice = Literal["auto", "reference"]
@@ -65,9 +68,14 @@ class Tokenizer:
         self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens", ())}
         self.byte_level = is_byte_level(data)
         self._table = ByteTable.of(data) if self.byte_level else None
-        nfc = self.byte_level and uses_nfc(data)
         rule = CutRule(data if self.byte_level else {})
-        self._bare = BatchEncoder(self._reference, self._table, rule, nfc=nfc, added_tokens=self.added_tokens)
+        normalize: Callable[[str], str] | None = None
+        if self.byte_level and uses_nfc(data):
+            normalize = partial(normalize_long, self._reference.backend.normalizer.normalize_str, rule)
+        self._composer = Composer.of(data, normalize) if normalize is not None else None
+        self._bare = BatchEncoder(
+            self._reference, self._table, rule, normalize=normalize, added_tokens=self.added_tokens
+        )
 
     @classmethod
     def load(cls, spec: TokenizerSpec, *, storage: StorageSpec | None = None, engine: EngineChoice = "auto") -> Self:
@@ -149,9 +157,11 @@ class Tokenizer:
 
     def _compare_engines(self, sample: Iterable[str], tier: Tier) -> Certificate:
         try:
-            fast = FastEngine(self.definition.json)
+            fast: Engine = FastEngine(self._fast_definition())
         except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
             return certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
+        if self._composer is not None:
+            fast = ComposingEngine(fast, self._composer, self._reference)
         return certificates.certify(
             self.definition.json_digest,
             self._reference,
@@ -167,9 +177,16 @@ class Tokenizer:
         """The batch encoder, with the fast engine where a certificate for these libraries allows it."""
         certificate = self.certificate
         if certificate is not None and certificate.passed and certificate.holds_for(self.definition.json_digest):
-            self._bare.fast = FastEngine(self.definition.json)
+            self._bare.fast = FastEngine(self._fast_definition())
+            self._bare.composer = self._composer
             self._bare.guards = tuple(certificate.guards)
         return self._bare
+
+    def _fast_definition(self) -> str:
+        """What the fast engine is made from: without the normalizer where its texts are in NFC before it sees them."""
+        if self._composer is None:
+            return self.definition.json
+        return orjson.dumps(orjson.loads(self.definition.json) | {"normalizer": None}).decode()
 
     @property
     def engine(self) -> str:
