@@ -316,6 +316,7 @@ class Encoded:
         shared: int32, rows; tokens that span a boundary between two spans.
         fallback_rows: rows encoded by the reference engine because the fast
             one could not be trusted for them.
+        text_bytes: UTF-8 bytes of the texts of all rows, whether they failed or not.
         failed: rows that could not be encoded or aligned, as ``reason: detail``
             with a :class:`RejectReason`; such a row has no tokens and no segments here.
     """
@@ -329,4 +330,5 @@ class Encoded:
     seg_message: npt.NDArray[np.int32]
     shared: npt.NDArray[np.int32]
     fallback_rows: int = 0
+    text_bytes: int = 0
     failed: dict[int, str] = field(default_factory=dict)

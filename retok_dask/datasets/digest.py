@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from retok_dask.types import KIND_NAMES
 
 _MODULUS = 1 << 256
+_SEGMENT_BYTES = 16
 _KIND_INDEX = {name: index for index, name in enumerate(KIND_NAMES)}
 
 
@@ -32,8 +34,8 @@ class ContentDigest:
 
     def update(self, samples: pa.RecordBatch) -> None:
         """Add the rows of a batch of :func:`retok_dask.schema.sample_schema`."""
-        for digest in row_digests(samples):
-            self.value = (self.value + int.from_bytes(digest, "big")) % _MODULUS
+        added = sum(int.from_bytes(digest, "big") for digest in row_digests(samples))
+        self.value = (self.value + added) % _MODULUS
         self.rows += samples.num_rows
 
     def add_hex(self, value: str, rows: int = 0) -> None:
@@ -51,16 +53,23 @@ def row_digests(samples: pa.RecordBatch) -> list[bytes]:
     flags = samples.column("message_flags").to_pylist()
     truncated = samples.column("truncated").to_pylist()
     id_bytes, mask_bytes = ids.view(np.uint8).data, mask.view(np.uint8).data
-    out = []
-    for row in range(samples.num_rows):
-        first, last = id_splits[row], id_splits[row + 1]
-        head = f"{names[row]}\0{flags[row] or ''}\0{truncated[row]:d}\0{last - first}\0"
-        hasher = hashlib.sha256(head.encode())
-        hasher.update(id_bytes[4 * first : 4 * last])
-        hasher.update(mask_bytes[mask_splits[row] : mask_splits[row + 1]])
-        hasher.update(segments[seg_splits[row] : seg_splits[row + 1]].tobytes())
-        out.append(hasher.digest())
-    return out
+    places = zip(pairwise(id_splits), pairwise(mask_splits), pairwise(seg_splits), strict=True)
+    segment_bytes = segments.tobytes()
+    return [
+        sha256(
+            b"".join(
+                (
+                    f"{name}\0{flag or ''}\0{cut:d}\0{last - first}\0".encode(),
+                    id_bytes[4 * first : 4 * last],
+                    mask_bytes[begin:end],
+                    segment_bytes[_SEGMENT_BYTES * start : _SEGMENT_BYTES * stop],
+                )
+            )
+        ).digest()
+        for name, flag, cut, ((first, last), (begin, end), (start, stop)) in zip(
+            names, flags, truncated, places, strict=True
+        )
+    ]
 
 
 def list_values(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:

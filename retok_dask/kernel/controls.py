@@ -43,22 +43,24 @@ class ControlFinder:
 
     Thousands of added tokens cost no more than a few: a text is searched only
     if it holds the first character of one of them (looking for one character
-    is nearly free), and then the first two.
+    is nearly free), and then by a pattern that begins with this character, for
+    which `re` looks without trying to match.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         found = sorted({text for text in texts if text.strip()})
-        self._firsts = sorted({text[0] for text in found})
-        self._heads = sorted({text[:2] for text in found})
-        self._pattern = re.compile(_trie_pattern(found)) if found else None
+        firsts = sorted({text[0] for text in found})
+        self._by_first = [
+            (first, re.compile(_trie_pattern([text for text in found if text[0] == first]))) for first in firsts
+        ]
+        self._pattern = re.compile(_trie_pattern(found))
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """(start, end) characters of each, ascending and disjoint."""
-        if self._pattern is None or not any(first in text for first in self._firsts):
-            return []
-        if not any(head in text for head in self._heads):
-            return []
-        return [match.span() for match in self._pattern.finditer(text)]
+        for first, one in self._by_first:
+            if first in text and one.search(text):
+                return [match.span() for match in self._pattern.finditer(text)]
+        return []
 
 
 def _trie_pattern(texts: list[str]) -> str:

@@ -131,31 +131,23 @@ class DocumentRows:
             raise RecipeError(msg)
         self._byte_level = tokenizer.byte_level
         self._controls = ControlFinder(control_tokens(tokenizer))
+        spans = ((self._bos, Kind.bos), ("text", Kind.content), (self._separator, Kind.stop))
+        self._kinds = [int(kind) for text, kind in spans if text]
 
     def __call__(self, document: Document) -> Row:
-        if not document.text:
+        text = document.text
+        if not text:
             raise RecordRejected(RejectReason.empty_text, "the document has no text")
         start = len(self._bos)
-        end = start + len(document.text)
-        starts, kinds = [], []
-        for offset, kind, text in (
-            (0, Kind.bos, self._bos),
-            (start, Kind.content, document.text),
-            (end, Kind.stop, self._separator),
-        ):
-            if text:
-                starts.append(offset)
-                kinds.append(int(kind))
-        found = self._controls.find(document.text)
-        counts = {"control_tokens_in_documents": len(found)} if found else {}
-        rendered = Rendered(
-            text=self._bos + document.text + self._separator,
-            starts=starts,
-            kinds=kinds,
-            messages=[-1] * len(starts),
-            escapes=self._escapes(found, start, end),
-            counts=counts,
-        )
+        end = start + len(text)
+        starts = [0, start] if start else [0]
+        if self._separator:
+            starts.append(end)
+        found = self._controls.find(text)
+        rendered = Rendered(self._bos + text + self._separator, starts, self._kinds[:], [-1] * len(starts))
+        if found:
+            rendered.escapes = self._escapes(found, start, end)
+            rendered.counts = {"control_tokens_in_documents": len(found)}
         return Row(rendered, _kept(document.kept))
 
     def _escapes(self, found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
@@ -165,8 +157,6 @@ class DocumentRows:
         added tokens. A tokenizer that marks the first word (SentencePiece) must
         still see where the document begins, so only the found texts are escaped.
         """
-        if not found:
-            return []
         return [(start, end)] if self._byte_level else [(start + a, start + b) for a, b in found]
 
 

@@ -200,6 +200,7 @@ class Kernel:
         started = perf_counter()
         encoded = self._encode(pending.rows, stats)
         stats.fallback_rows += encoded.fallback_rows
+        stats.text_bytes += encoded.text_bytes
         encoded_at = perf_counter()
         stats.seconds["encode"] += encoded_at - started
         for row, why in encoded.failed.items():
@@ -214,7 +215,6 @@ class Kernel:
         stats.seconds["mask"] += perf_counter() - encoded_at
         for piece in pieces:
             pending.origin(piece.row).written += 1
-        stats.text_bytes += sum(_text_bytes(row.rendered.text) for row in pending.rows)
         pending.account()
         return Batch(samples, reject_batch(pending.left_out), stats)
 
@@ -353,10 +353,6 @@ def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow
         return item
 
     return recover
-
-
-def _text_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:

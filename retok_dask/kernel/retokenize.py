@@ -286,5 +286,6 @@ def _unpacked(encoded: Encoded) -> Encoded:
         seg_message=message[first].astype(np.int32),
         shared=encoded.shared,
         fallback_rows=encoded.fallback_rows,
+        text_bytes=encoded.text_bytes,
         failed=encoded.failed,
     )

@@ -234,6 +234,7 @@ class BatchEncoder:
             seg_message=segments.message,
             shared=segments.shared,
             fallback_rows=len(job.by_reference - set(job.failed)),
+            text_bytes=job.measured.text_bytes,
             failed=job.failed,
         )
 

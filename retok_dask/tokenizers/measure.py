@@ -35,12 +35,14 @@ class Measured:
         counts: spans of each row (its entries in `bounds`, less one).
         failed: rows whose text is not text (lone surrogates), with the reason.
         normalized: for rows that are not in NFC, the bytes that their spans become.
+        text_bytes: UTF-8 bytes of all texts as they were given.
     """
 
     bounds: Int64
     counts: Int64
     failed: dict[int, str] = field(default_factory=dict)
     normalized: dict[int, bytes] = field(default_factory=dict)
+    text_bytes: int = 0
 
     def part(self, row: int) -> slice:
         """Where the row's entries lie in `bounds`."""
@@ -76,6 +78,8 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
         worst[number] = _long_to_bytes(found, number, rows[number])
     for number in found.failed:
         found.bounds[found.part(number)] = 0
+        found.text_bytes += len(rows[number].text.encode("utf-8", "replace"))
+    found.text_bytes += int(found.row_bytes().sum())
     for number, marks in worst.items():
         if normalize is not None and number not in found.failed and not _is_normalized(rows[number], marks, normalize):
             _normalize(found, number, rows[number], normalize)

@@ -17,6 +17,8 @@ TEXTS = ("text", "content", "document", "page_content", "raw_content", "body", "
 
 DIALOGUES = ("text", "dialogue", "conversation", "transcript")
 
+_TEXT_OR_NULL = (str, type(None))
+
 _MARK = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 _NAMES = {"Human": "user", "Assistant": "assistant"}
 
@@ -68,7 +70,7 @@ def build_dialogue(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
 
 def fits_text(record: dict[str, Any]) -> bool:
     """A document under one of the usual names."""
-    return any(name in record and isinstance(record[name], str | None) for name in TEXTS)
+    return any(name in record and isinstance(record[name], _TEXT_OR_NULL) for name in TEXTS)
 
 
 def build_text(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
