@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.templates.known import Fields
+from retok_dask.templates.known import Fields, said
 from retok_dask.templates.segments import BodyParser, NotProved
 from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
 
@@ -79,13 +79,11 @@ class Builder:
         self.owners: list[int] = []
         self._floor = 0
         self._length = len(runs.text)
-        self._fields = {
-            number: Fields.of(message)
-            for number, message in enumerate(source.messages)
-            if message["role"] == "assistant"
-        }
+        self._roles = [message["role"] for message in source.messages]
+        self._fields: dict[int, Fields] = {}
         self._seen: dict[int, tuple[int, int]] = {}
         self._only: dict[int, str] = {}
+        self._proved: set[int] = set()
 
     def build(self) -> Rendered:
         """The spans.
@@ -98,6 +96,7 @@ class Builder:
         begin = self._preamble()
         ends = [*self.runs.starts[1:], len(text)]
         last_turn = -1
+        marker_stops = self.parser.shape.marker_stops
         for start, end, owner, run in zip(self.runs.starts, ends, owners, self.runs.texts, strict=True):
             if end <= begin:
                 self._see(owner, start, run)
@@ -105,8 +104,9 @@ class Builder:
             if last_turn >= 0 and owner != last_turn:
                 self._marker_stop(start, end, last_turn)
                 last_turn = -1
-            self._run(max(start, begin), run if start >= begin else run[begin - start :], owner)
-            if owner in self._fields and self.parser.shape.marker_stops:
+            if start < begin or start < self._floor or not self._known_run(start, run, owner):
+                self._run(max(start, begin), run if start >= begin else run[begin - start :], owner)
+            if marker_stops and self._is_assistant(owner):
                 last_turn = owner
         if self.source.prompt:
             self._generation_prompt()
@@ -114,6 +114,43 @@ class Builder:
             self._keep_to_tags()
         self._check()
         return Rendered(text, self.starts, self.kinds, self.owners)
+
+    def _is_assistant(self, owner: int) -> bool:
+        return owner >= 0 and self._roles[owner] == "assistant"
+
+    def _fields_of(self, owner: int) -> Fields:
+        """What an assistant message says, made when it is first asked for."""
+        fields = self._fields.get(owner)
+        if fields is None:
+            fields = self._fields[owner] = Fields.of(self.source.messages[owner])
+            if owner in self._proved:
+                fields.found |= {"R", "C", "T"}
+        return fields
+
+    def _known_run(self, start: int, run: str, owner: int) -> bool:
+        """Spans of a run that is the whole of its message as usual; False leaves it to those who look closer."""
+        if owner < 0 or owner in self._seen or self.source.located is not None:
+            return False
+        message, role = self.source.messages[owner], self._roles[owner]
+        if role == "assistant":
+            reasoning, content, names = said(message)
+            fit = self.parser.known.fit(run, reasoning, content, names)
+            if fit is None:
+                return False
+            if reasoning:
+                self.counts["reasoning_chars"] += len(reasoning)
+            self.starts += [start + at for at in fit.starts]
+            self.kinds += fit.kinds
+            self.owners += [owner] * len(fit.kinds)
+        else:
+            if not run.startswith(_content(message).strip(), self.parser.usual_places.get(role, 0)):
+                return False
+            self.starts.append(start)
+            self.kinds.append(int(ROLE_KINDS.get(role, Kind.other)))
+            self.owners.append(owner)
+        self._seen[owner] = (start, start + len(run))
+        self._proved.add(owner)
+        return True
 
     def _add(self, start: int, kind: int, owner: int) -> None:
         start = max(start, self._floor)
@@ -138,7 +175,7 @@ class Builder:
             self._only[owner] = run
 
     def _run(self, start: int, run: str, owner: int) -> None:
-        if owner in self._fields:
+        if self._is_assistant(owner):
             self._assistant(start, run, owner)
         elif owner < 0:
             self._add(start, Kind.other, -1)
@@ -155,7 +192,7 @@ class Builder:
             if owner > 0 or (owner == 0 and not leads):
                 end = start
                 break
-        if end < len(text) and self.runs.owners[self.runs.starts.index(end)] in self._fields:
+        if end < len(text) and self._is_assistant(self.runs.owners[self.runs.starts.index(end)]):
             # some templates print their default system text within the first message of the loop
             header = self.parser.shape.header
             at = text.find(header, end) if header and not text.startswith(header, end) else -1
@@ -184,7 +221,7 @@ class Builder:
                 self._add(last, Kind.system, owner)
 
     def _assistant(self, start: int, run: str, owner: int) -> None:
-        fields = self._fields[owner]
+        fields = self._fields_of(owner)
         before = len(fields.found)
         located = None
         if self.source.located is not None:
@@ -241,7 +278,9 @@ class Builder:
 
     def _check(self) -> None:
         for number, message in enumerate(self.source.messages):
-            if number in self._fields:
+            if number in self._proved:
+                continue
+            if self._roles[number] == "assistant":
                 self._check_assistant(number)
             elif content := _content(message).strip():
                 self._check_content(number, message["role"], content)
@@ -266,7 +305,7 @@ class Builder:
             self.counts["text_changed"] += 1
 
     def _check_assistant(self, number: int) -> None:
-        fields, dropped = self._fields[number], self.source.dropped
+        fields, dropped = self._fields_of(number), self.source.dropped
         if fields.reasoning:
             self.counts["reasoning_chars"] += len(fields.reasoning)
         missing = fields.missing()

@@ -22,9 +22,6 @@ Places = tuple[Place | None, Place | None]
 KNOWN, LONGEST = 256, 1024
 """How many frames are remembered, and of how many characters."""
 
-TAIL = -1
-"""Stands for the text after the last call in the place of a part's number."""
-
 
 @dataclass(slots=True)
 class Fields:
@@ -39,12 +36,7 @@ class Fields:
     @classmethod
     def of(cls, message: dict[str, Any]) -> Fields:
         """The fields of a normalised assistant message."""
-        content = message.get("content") or ""
-        if not isinstance(content, str):
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        calls = message.get("tool_calls")
-        names = _names(calls) if calls else []
-        return cls(message.get("reasoning_content") or "", content, names)
+        return cls(*said(message))
 
     def missing(self) -> set[str]:
         """Parts that are there but were not found: of R, C, T."""
@@ -53,25 +45,43 @@ class Fields:
         return left | {"T"} if self.names and "T" not in self.found else left
 
 
+def said(message: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Reasoning, content and the names of the functions called of a normalised assistant message."""
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    calls = message.get("tool_calls")
+    return message.get("reasoning_content") or "", content, _names(calls) if calls else []
+
+
 def _names(calls: list[Any]) -> list[str]:
     return [str((call.get("function") or call).get("name") or "") for call in calls if isinstance(call, dict)]
 
 
-@dataclass(slots=True)
-class Cut:
-    """A run taken apart.
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The texts around the parts of a run, and the kinds that the parser gave a run with them.
 
     Attributes:
-        frame: all of its text that is not the message's own, and which parts the message has.
-        places: where reasoning and content lie, without outer white space.
-        called: where the first call's name begins; the run's end if there are no calls.
-        tail: where the text after the calls begins; the run's end if there are no calls.
+        leads: what stands before reasoning, content and the first call's name;
+            empty where the message has no such part.
+        tail: what stands after the last part, or after the calls.
+        ends: where each span begins: after which part (0 for none), and how far from its end.
+        kinds: the spans' kinds.
     """
 
-    frame: tuple[str, ...]
-    places: Places
-    called: int
-    tail: int
+    leads: tuple[str, str, str]
+    tail: str
+    ends: tuple[tuple[int, int], ...]
+    kinds: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Fit:
+    """Kinds of a run with a known frame: where each span begins within the run, ascending, and its kind."""
+
+    starts: list[int]
+    kinds: tuple[int, ...]
 
 
 class KnownFrames:
@@ -82,47 +92,50 @@ class KnownFrames:
     """
 
     def __init__(self, tails: Iterable[str]) -> None:
-        self._spans: dict[tuple[str, ...], tuple[tuple[int, int, Kind], ...]] = {}
-        self._leads: list[str] = []
+        self._frames: dict[tuple[str, str, bool], list[Frame]] = {}
         self._tails = [*tails, ""]
+        self._size = 0
 
-    def cut(self, text: str, fields: Fields) -> Cut | None:
-        """A run without its parts; None if it does not hold them in the usual order."""
-        if fields.found:
-            return None
-        around: list[str] = [""]
-        places: list[Place | None] = []
-        at = 0
-        for part in (fields.reasoning, fields.content):
-            core = part.strip()
-            if not core:
-                around.append(part)
-                places.append(None)
+    def fit(self, text: str, reasoning: str, content: str, names: list[str]) -> Fit | None:
+        """The kinds of a run, if exactly one known frame and the message's parts are all of its text."""
+        reason, body = reasoning.strip(), content.strip()
+        key = (_outside(reasoning, reason), _outside(content, body), bool(names))
+        found: Fit | None = None
+        for frame in self._frames.get(key, ()):
+            places = self._places(text, frame, reason, body, names)
+            if places is None:
                 continue
-            begin = self._begin(text, core, at)
-            if begin < 0:
+            if found is not None:
                 return None
-            before = part.find(core[0])
-            around += (part[:before], text[at:begin], part[before + len(core) :])
-            at = begin + len(core)
-            places.append((begin, at))
-        called = tail = len(text)
-        if fields.names:
-            tail = self._after_calls(text, fields.names, at)
-            if tail < 0:
-                return None
-            called = text.find(fields.names[0], at)
-            around.append(text[at:called])
-            at = tail
-        around[0] = f"{places[0] is not None}{places[1] is not None}{bool(fields.names)}"
-        return Cut((*around, text[at:]), (places[0], places[1]), called, tail)
+            found = Fit([places[part] + distance for part, distance in frame.ends], frame.kinds)
+        return found
 
-    def _begin(self, text: str, core: str, at: int) -> int:
-        # looking at the usual places costs nothing; a search prepares for the whole length of what it looks for
-        for lead in self._leads:
-            if text.startswith(lead, at) and text.startswith(core, at + len(lead)):
-                return at + len(lead)
-        return text.find(core, at)
+    def _places(self, text: str, frame: Frame, reason: str, body: str, names: list[str]) -> list[int] | None:
+        """Where the parts end (0 first, the tail's start last where there are calls); None if the frame is another."""
+        lead, before_body, before_call = frame.leads
+        ends = [0]
+        at = 0
+        if reason:
+            at = len(lead)
+            if not (text.startswith(lead) and text.startswith(reason, at)):
+                return None
+            at += len(reason)
+            ends.append(at)
+        if body:
+            begin = at + len(before_body)
+            if not (text.startswith(before_body, at) and text.startswith(body, begin)):
+                return None
+            at = begin + len(body)
+            ends.append(at)
+        if not names:
+            return ends if text.endswith(frame.tail) and len(text) == at + len(frame.tail) else None
+        if not text.startswith(before_call + names[0], at):
+            return None
+        tail = self._after_calls(text, names, at)
+        if tail < 0 or len(text) != tail + len(frame.tail) or not text.endswith(frame.tail):
+            return None
+        ends.append(tail)
+        return ends
 
     def _after_calls(self, text: str, names: list[str], at: int) -> int:
         """Where a known tail begins after the calls; -1 if there is none, or not every call."""
@@ -134,51 +147,69 @@ class KnownFrames:
             at += len(name)
         return tail
 
-    def spans(self, cut: Cut, fields: Fields) -> list[tuple[int, Kind]] | None:
-        """The kinds of a run with a known frame, as ascending (start, kind); None if it is not known.
-
-        Parts that are there are noted in `fields`.
-        """
-        known = self._spans.get(cut.frame)
-        if known is None:
-            return None
-        ends = [0]
-        for part, place in zip("RC", cut.places, strict=True):
-            if place:
-                ends.append(place[1])
-                fields.found.add(part)
-        if fields.names:
-            fields.found.add("T")
-            ends.append(cut.tail)
-        return [(ends[part] + distance, kind) for part, distance, kind in known]
-
-    def remember(self, cut: Cut, spans: list[tuple[int, Kind]], found: Places, fields: Fields) -> None:
-        """Keep a frame with the kinds that the parser gave it, if it read the run the same way."""
-        if len(self._spans) >= KNOWN or sum(map(len, cut.frame)) > LONGEST or fields.lost_calls:
+    def remember(self, text: str, spans: list[tuple[int, Kind]], found: Places, fields: Fields) -> None:
+        """Keep the frame of a run with the kinds that the parser gave it, if it says where all parts are."""
+        if self._size >= KNOWN or fields.lost_calls or any(start >= len(text) for start, _ in spans):
             return
-        if (fields.names and "T" not in fields.found) or not all(map(_covers, found, cut.places)):
+        cores = fields.reasoning.strip(), fields.content.strip()
+        if any((place is None) == bool(core) for place, core in zip(found, cores, strict=True)):
             return
-        ends = [0, *[place[1] for place in cut.places if place]]
-        relative = []
-        for start, kind in spans:
-            if any(place and place[0] < start < place[1] for place in cut.places) or cut.called < start < cut.tail:
+        leads, parts, at = [], [], 0
+        for place, core in zip(found, cores, strict=True):
+            begin = text.find(core, place[0], place[1]) if place else -1
+            if place is not None and begin < at:
                 return
-            part = TAIL if fields.names and start >= cut.tail else sum(end <= start for end in ends) - 1
-            relative.append((part, start - (cut.tail if part == TAIL else ends[part]), kind))
-        self._spans[cut.frame] = tuple(relative)
-        self._learn_leads(cut)
+            leads.append(text[at:begin] if place else "")
+            if place is not None:
+                at = begin + len(core)
+                parts.append((begin, at))
+        tail, called = at, ""
+        if fields.names:
+            tail = self._after_calls(text, fields.names, at) if "T" in fields.found else -1
+            if tail < 0:
+                return
+            first = text.find(fields.names[0], at)
+            called = text[at:first]
+            parts.append((first, tail))
+        self._keep(text, spans, fields, (leads[0], leads[1], called), parts, tail)
 
-    def _learn_leads(self, cut: Cut) -> None:
-        """Remember what stands before parts, the longest first."""
-        for number, place in enumerate(cut.places):
-            # a part that is there has three texts in the frame, one that is not has one
-            lead = cut.frame[2 + (number and (1 if cut.places[0] is None else 3))]
-            if place is not None and lead not in self._leads:
-                self._leads = sorted([*self._leads, lead], key=len, reverse=True)
+    def _keep(
+        self,
+        text: str,
+        spans: list[tuple[int, Kind]],
+        fields: Fields,
+        leads: tuple[str, str, str],
+        parts: list[Place],
+        tail: int,
+    ) -> None:
+        if sum(map(len, leads)) + len(text) - tail > LONGEST:
+            return
+        kept: list[tuple[int, Kind]] = []
+        for start, kind in spans:
+            if any(begin < start < end for begin, end in parts):
+                return
+            if kept and kept[-1][0] == start:
+                kept.pop()
+            if not kept or kept[-1][1] != kind:
+                kept.append((start, kind))
+        ends = [0, *(end for _, end in parts)]
+        after = [sum(end <= start for end in ends) - 1 for start, _ in kept]
+        frame = Frame(
+            leads,
+            text[tail:],
+            tuple((part, start - ends[part]) for part, (start, _) in zip(after, kept, strict=True)),
+            tuple(int(kind) for _, kind in kept),
+        )
+        key = tuple(_outside(part, part.strip()) for part in (fields.reasoning, fields.content))
+        frames = self._frames.setdefault((key[0], key[1], bool(fields.names)), [])
+        if frame not in frames:
+            frames.append(frame)
+            self._size += 1
 
 
-def _covers(wider: Place | None, place: Place | None) -> bool:
-    """Whether the parser found a part at the same place, perhaps with white space around it."""
-    if wider is None or place is None:
-        return wider is place
-    return wider[0] <= place[0] < place[1] <= wider[1]
+def _outside(part: str, core: str) -> str:
+    """White space around a part's text, or what tells that there is no text; one string, to be a key."""
+    if len(core) == len(part):
+        return "text" if part else ""
+    begin = part.find(core[0]) if core else 0
+    return f"{part[:begin]}|{part[begin + len(core) :]}" if core else part

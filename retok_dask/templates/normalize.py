@@ -259,14 +259,20 @@ class _Normalizer:
 
 
 _ORDINARY_ROLES = frozenset({"user", "assistant", "system", "tool"})
+_CHANGED = frozenset({"tool_calls", *REASONING_FIELDS}) - {"reasoning_content"}
+"""Keys of an assistant message that are looked at one by one."""
 
 
 def _is_in_order(message: Message, role: str) -> bool:
     """Whether a message with a text and an ordinary role needs no change; False is always safe."""
     if role != "assistant":
         return True
+    if len(message) != 2:
+        reasoning = message.get("reasoning_content")
+        if type(reasoning) is not str or not reasoning or not _CHANGED.isdisjoint(message):
+            return False
     content = message["content"]
-    return len(message) == 2 and not ("<" in content and "think>" in content)
+    return not ("<" in content and "think>" in content)
 
 
 def holds_float(value: Any) -> bool:

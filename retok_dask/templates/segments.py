@@ -36,6 +36,7 @@ class BodyParser:
     """Splits the runs of assistant messages by a learned shape.
 
     Attributes:
+        known: runs that were explained before, to be asked first.
         usual_places: by role, how far from the start of a message's text its content was found last.
     """
 
@@ -45,7 +46,7 @@ class BodyParser:
         self._tails = [(stop + trailer, len(stop)) for stop, trailer in shape.tails]
         self._content_opens = [lead[end:].strip() for lead, end in shape.openings.get("C", ())]
         self.usual_places: dict[str, int] = {}
-        self._known = KnownFrames(tail for tail, _ in self._tails)
+        self.known = KnownFrames(tail for tail, _ in self._tails)
 
     def parse(
         self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None = None
@@ -62,12 +63,10 @@ class BodyParser:
         """
         if located is not None:
             return self._parse(text, fields, located)[0]
-        cut = self._known.cut(text, fields)
-        spans = self._known.spans(cut, fields) if cut is not None else None
-        if spans is None:
-            spans, found = self._parse(text, fields, None)
-            if cut is not None:
-                self._known.remember(cut, spans, found, fields)
+        fresh = not fields.found
+        spans, found = self._parse(text, fields, None)
+        if fresh:
+            self.known.remember(text, spans, found, fields)
         return spans
 
     def _parse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -32,6 +33,7 @@ FLAG_NAMES = ("train", "loss_weight", "weight", "loss", "trainable", "training")
 """Keys of a message that say whether it is trained, in order of preference."""
 _FLAGS = frozenset(FLAG_NAMES)
 _MESSAGE_KEYS = frozenset({"role", "from", "content", "value", "text"})
+_NOT_KEPT = _FLAGS | {"from", "value", "text"}
 
 ROLES = {
     "system": "system",
@@ -135,11 +137,8 @@ def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Co
     if not isinstance(messages, list):
         raise RecordRejected(RejectReason.bad_layout, f"messages are a list, not {type(messages).__name__}")
     counts: dict[str, int] = {}
-    out: list[dict[str, Any]] = []
-    flags: list[bool | None] = []
-    for number, message in enumerate(messages):
-        out.append(one_message(message, number, spec))
-        flags.append(_flag(out[-1]))
+    out = [one_message(message, number, spec) for number, message in enumerate(messages)]
+    flags = [None if _FLAGS.isdisjoint(message) else _take_flag(message) for message in out]
     system = record.get("system")
     if isinstance(system, str) and system and out[0]["role"] not in ("system", "developer"):
         out.insert(0, {"role": "system", "content": system})
@@ -153,10 +152,11 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
 
     The message itself where nothing is to do.
     """
-    if type(message) is dict and len(message) == 2 and not spec.roles:
-        name, content = message.get("role"), message.get("content")
-        if type(name) is str and name in _ORDINARY_ROLES and content is not None:
-            return message
+    if type(message) is dict and not spec.roles and _is_in_order(message):
+        calls = message.get("tool_calls")
+        if calls is not None:
+            check_tool_calls(calls, number)
+        return message
     if not isinstance(message, dict):
         raise RecordRejected(RejectReason.bad_layout, f"message {number} is no object")
     name = message.get("role")
@@ -178,6 +178,14 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
     return out
 
 
+def _is_in_order(message: dict[str, Any]) -> bool:
+    """Whether a message is in OpenAI form as it stands, without a flag that would be taken out of it."""
+    name = message.get("role")
+    if type(name) is not str or name not in _ORDINARY_ROLES or message.get("content") is None:
+        return False
+    return len(message) == 2 or _NOT_KEPT.isdisjoint(message)
+
+
 def _standard_role(name: Any, spec: DatasetSpec) -> str | None:
     if not isinstance(name, str):
         return None
@@ -197,10 +205,8 @@ _FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True,
 """Flags that a data set's export has turned into text."""
 
 
-def _flag(message: dict[str, Any]) -> bool | None:
+def _take_flag(message: dict[str, Any]) -> bool | None:
     """Whether the data says that a message is trained; the keys that say so are taken out."""
-    if _FLAGS.isdisjoint(message):
-        return None
     flag: bool | None = None
     for name in FLAG_NAMES:
         value = message.get(name)
@@ -247,22 +253,41 @@ def tools_of(record: dict[str, Any], counts: dict[str, int]) -> list[dict[str, A
     Raises:
         RecordRejected: ``bad_tools``.
     """
-    tools: Any = next((record[name] for name in TOOL_LISTS if record.get(name)), None)
-    if isinstance(tools, str):
-        if not tools.strip():
-            return None
-        try:
-            tools = orjson.loads(tools)
-        except orjson.JSONDecodeError as error:
-            raise RecordRejected(RejectReason.bad_tools, f"tools are no JSON: {error}") from None
+    tools: Any = None
+    for name in TOOL_LISTS:
+        tools = record.get(name)
+        if tools:
+            break
     if not tools:
         return None
+    found, wrapped = _tools_of_text(tools) if isinstance(tools, str) else _tools_of_value(tools)
+    if wrapped:
+        counts["tools_wrapped"] = wrapped
+    return None if found is None else list(found)
+
+
+@lru_cache(maxsize=256)
+def _tools_of_text(text: str) -> tuple[list[dict[str, Any]] | None, int]:
+    """The same few texts come with most records, so each is parsed once; nobody changes what it gives."""
+    if not text.strip():
+        return None, 0
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RecordRejected(RejectReason.bad_tools, f"tools are no JSON: {error}") from None
+    return _tools_of_value(value)
+
+
+def _tools_of_value(tools: Any) -> tuple[list[dict[str, Any]] | None, int]:
+    """Tools as a list of schemas, None for none, and how many were no more than their function."""
+    if not tools:
+        return None, 0
     if isinstance(tools, dict):
         tools = [tools]
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RecordRejected(RejectReason.bad_tools, "tools are no list of objects")
-    bare = [tool for tool in tools if "function" not in tool and isinstance(tool.get("name"), str)]
-    if bare:
-        counts["tools_wrapped"] = len(bare)
-        tools = [{"type": "function", "function": tool} if tool in bare else tool for tool in tools]
-    return list(tools)
+    bare = ["function" not in tool and isinstance(tool.get("name"), str) for tool in tools]
+    wrapped = [
+        {"type": "function", "function": tool} if alone else tool for tool, alone in zip(tools, bare, strict=True)
+    ]
+    return wrapped, sum(bare)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions.layouts.chats import ID_NAMES, MESSAGE_LISTS
@@ -22,49 +22,82 @@ IN_MESSAGES = ("role", "content", "from", "value")
 """Keys of a message that decide what it is."""
 
 
-def refuse_duplicates(
-    raw: bytes, value: dict[str, Any], fields: Collection[str], spec: DatasetSpec, counts: dict[str, int]
-) -> None:
-    """Refuse a record in which one object holds a key twice that a layout reads.
+KNOWN = 256
+"""How many sets of keys are remembered; a data set has few."""
 
-    Parsers take the last one silently. Counting the key in the bytes tells
-    nearly all records at once; only where it occurs more often than it should
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How often keys may occur in the bytes of a record.
+
+    Attributes:
+        pattern: finds the keys as JSON strings: one pass over the bytes, whatever their number.
+        names: keys of the record, once each.
+        inner: keys of its messages, once a message.
+    """
+
+    pattern: re.Pattern[bytes]
+    names: tuple[bytes, ...]
+    inner: tuple[bytes, ...]
+
+
+class DuplicateKeys:
+    """Refuses records in which one object holds a key twice that a layout reads.
+
+    Parsers take the last one silently. Counting the keys in the bytes tells
+    nearly all records at once; only where one occurs more often than it should
     are the objects looked at one by one.
 
-    Raises:
-        RecordRejected: ``duplicate_key``, unless the recipe mends it.
+    Args:
+        fields: the names that layouts read.
+        spec: the data set.
     """
-    if not _suspicious(raw, value, fields, spec):
-        return
-    key = duplicated_key(raw, {*fields, *IN_MESSAGES, *spec.fields.values()} - set(ID_NAMES))
-    if key is None:
-        return
-    if "duplicate_keys" not in spec.mend:
-        raise RecordRejected(RejectReason.duplicate_key, f"one object holds the key {key!r} twice")
-    counts["duplicate_keys_mended"] = counts.get("duplicate_keys_mended", 0) + 1
 
+    def __init__(self, fields: Collection[str], spec: DatasetSpec) -> None:
+        self._fields = frozenset({*fields, *spec.fields.values()})
+        self._looked_for = {*self._fields, *IN_MESSAGES} - set(ID_NAMES)
+        self._mend = "duplicate_keys" in spec.mend
+        self._counts: dict[tuple[tuple[str, ...], tuple[str, ...]], _Count | None] = {}
 
-def _suspicious(raw: bytes, value: dict[str, Any], fields: Collection[str], spec: DatasetSpec) -> bool:
-    if "replies" in value:
-        return False  # a message tree: the same keys at every level, too many to count
-    messages: list[Any] = []
-    names: list[str] = []
-    for name, item in value.items():
-        if name in fields or (spec.fields and name in spec.fields.values()):
-            if name not in _ELSEWHERE:
-                names.append(name)
-            if name in MESSAGE_LISTS and isinstance(item, list) and not messages:
-                messages = item
-    inner = [name for name in IN_MESSAGES if name in messages[0]] if messages and isinstance(messages[0], dict) else []
-    if not names and not inner:
-        return False
-    found = _pattern((*names, *inner)).findall(raw)
-    return any(found.count(name.encode()) > 1 for name in names) or any(
-        found.count(name.encode()) > len(messages) for name in inner
-    )
+    def refuse(self, raw: bytes, value: dict[str, Any], counts: dict[str, int]) -> None:
+        """Look at a record.
 
+        Raises:
+            RecordRejected: ``duplicate_key``, unless the recipe mends it.
+        """
+        if not self._suspicious(raw, value):
+            return
+        key = duplicated_key(raw, self._looked_for)
+        if key is None:
+            return
+        if not self._mend:
+            raise RecordRejected(RejectReason.duplicate_key, f"one object holds the key {key!r} twice")
+        counts["duplicate_keys_mended"] = counts.get("duplicate_keys_mended", 0) + 1
 
-@lru_cache(256)
-def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Finds these names as JSON strings: one pass over the bytes, whatever their number."""
-    return re.compile(b'"(%b)"' % b"|".join(re.escape(name.encode()) for name in names))
+    def _suspicious(self, raw: bytes, value: dict[str, Any]) -> bool:
+        messages = next((value[name] for name in MESSAGE_LISTS if type(value.get(name)) is list and value[name]), ())
+        first = messages[0] if messages else None
+        keys = (tuple(value), tuple(first) if type(first) is dict else ())
+        if keys not in self._counts:
+            if len(self._counts) >= KNOWN:
+                self._counts.clear()
+            self._counts[keys] = self._count(*keys)
+        count = self._counts[keys]
+        if count is None:
+            return False
+        found = count.pattern.findall(raw)
+        for name in count.names:
+            if found.count(name) > 1:
+                return True
+        return any(found.count(name) > len(messages) for name in count.inner)
+
+    def _count(self, keys: tuple[str, ...], of_message: tuple[str, ...]) -> _Count | None:
+        """How often the keys of such a record may occur; None where counting them tells nothing."""
+        if "replies" in keys:
+            return None  # a message tree: the same keys at every level, too many to count
+        names = tuple(key.encode() for key in keys if key in self._fields and key not in _ELSEWHERE)
+        inner = tuple(key.encode() for key in IN_MESSAGES if key in of_message)
+        if not names and not inner:
+            return None
+        joined = b"|".join(map(re.escape, (*names, *inner)))
+        return _Count(re.compile(b'"(%b)"' % joined), names, inner)

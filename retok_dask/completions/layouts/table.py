@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions.layouts import chats, ids, pairs, texts, trees, written
-from retok_dask.completions.layouts.duplicates import refuse_duplicates
+from retok_dask.completions.layouts.duplicates import DuplicateKeys
 from retok_dask.errors import RecipeError, did_you_mean
 from retok_dask.types import Conversation, Document, Item, Record, RecordRejected, RejectReason, TokenRow
 
@@ -105,6 +105,7 @@ class Layout:
         self.spec = spec
         self._function = _user_function(spec.layout) if ":" in spec.layout else None
         self._rules = () if self._function else _eligible(spec)
+        self._duplicates = DuplicateKeys(FIELDS, spec)
 
     def __call__(self, record: Record) -> list[Item]:
         """Items of a record, one or more.
@@ -119,7 +120,7 @@ class Layout:
         else:
             rule = self.rule_for(value)
             if record.raw is not None:
-                refuse_duplicates(record.raw, record.value or {}, FIELDS, self.spec, counts)
+                self._duplicates.refuse(record.raw, record.value or {}, counts)
             items = _built(rule, value, self.spec)
         for item in items:
             self._finish(item, value, record.value or {})
