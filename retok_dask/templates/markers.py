@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.controls import texts_of
 from retok_dask.templates.normalize import CLOSE_THINK, OPEN_THINK
-from retok_dask.templates.program import MarkInput, Tools
+from retok_dask.templates.program import MarkInput
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     from retok_dask.templates.controls import ControlTokens
     from retok_dask.templates.marks import Marks
+    from retok_dask.templates.scan import Tools
     from retok_dask.templates.shape import Shape
 
 Message = dict[str, Any]

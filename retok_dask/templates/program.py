@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
 from retok_dask.templates.instrument import Method, instrument
-from retok_dask.templates.marks import ALL_MARKS, Marks, Runs, all_texts
-from retok_dask.templates.normalize import holds_float
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
+from retok_dask.templates.scan import scan, unused_marks
 from retok_dask.templates.segments import BodyParser
 from retok_dask.types import RecordRejected, RejectReason
 
@@ -24,24 +19,14 @@ if TYPE_CHECKING:
 
     import jinja2.nodes as n
 
+    from retok_dask.templates.marks import Marks, Runs
     from retok_dask.templates.probes import Message
+    from retok_dask.templates.scan import Scan, Tools
     from retok_dask.templates.shape import Shape
 
-Tools = list[dict[str, Any]] | None
 
 CHECK_FIRST, CHECK_EVERY = 8, 512
 """Rows compared with the reference: the first ones, then one in so many."""
-
-_SEPARATORS = re.compile(rb"\\u001[c-f]")
-"""Characters that Python takes for white space and minijinja does not."""
-
-_UNLIKE = re.compile(rb"[:,\[]-?(?:[0-9]+\.0[,}\]]|[0-9.]+e|(?=[0-9.]{17})[0-9]+\.)")
-"""Numbers that the two engines print differently, as JSON writes them.
-
-``5.0`` becomes 5 in minijinja's filters; with an exponent, or with more than 15
-digits, several shortest texts stand for the same number and each engine has
-its own choice.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +137,7 @@ class Program:
         """
         seen = seen or scan(messages, tools)
         # marks within texts must come through a template's JSON, which escapes control characters
-        marks = seen.marks if mark is None else _unused_marks(messages, tools)
+        marks = seen.marks if mark is None else unused_marks(messages, tools)
         shown, schemas = mark(messages, tools, marks) if mark is not None else (messages, tools)
         shown = shaped(shown, self.learned.form)
         engines = (self.engine, "jinja") if seen.safe and self.engine != "jinja" else ("jinja",)
@@ -274,84 +259,3 @@ def _rejected(error: Exception, messages: list[Message]) -> RecordRejected:
     reason = RejectReason.render_limit if isinstance(error, LimitReached) else RejectReason.template_error
     roles = " ".join(str(message["role"]) for message in messages[:20])
     return RecordRejected(reason, f"{error} (roles: {roles}{' ...' if len(messages) > 20 else ''})")
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What one look at all texts of an input found.
-
-    Attributes:
-        dumped: messages and then tools as JSON, or None where JSON cannot hold them.
-        marks: marks whose characters no text holds.
-        safe: whether the fast engine may be used.
-        tool_objects: about how many objects the tools consist of.
-    """
-
-    dumped: bytes | None
-    marks: Marks
-    safe: bool
-    tool_objects: int = 0
-
-
-def scan(messages: list[Message], tools: Tools) -> Scan:
-    """Look at all texts of an input once.
-
-    Raises:
-        RecordRejected: the texts hold every character that could be a mark.
-    """
-    try:
-        schemas = orjson.dumps(tools) if tools else b""
-        dumped = orjson.dumps(messages) + schemas
-    except (TypeError, ValueError):
-        return Scan(None, _free_marks(messages, tools), safe=False)
-    alike, objects = _schema_facts(schemas) if schemas else (True, 0)
-    safe = alike and _prints_alike(messages)
-    if b"\\u00" not in dumped:
-        return Scan(dumped, ALL_MARKS[0], safe, objects)
-    safe = safe and not _SEPARATORS.search(dumped)
-    for marks, written in _WRITTEN:
-        if not any(character in dumped for character in written):
-            return Scan(dumped, marks, safe, objects)
-    return Scan(dumped, _free_marks(messages, tools), False, objects)
-
-
-@lru_cache(maxsize=256)
-def _schema_facts(schemas: bytes) -> tuple[bool, int]:
-    """Whether both engines print a tool set's numbers alike, and about how many objects it has."""
-    return not _UNLIKE.search(schemas), schemas.count(b"{")
-
-
-def _free_marks(messages: list[Message], tools: Tools) -> Marks:
-    """The first of the usual marks whose characters no text holds, else any other."""
-    for marks in ALL_MARKS:
-        if not any(c in text for text in all_texts((messages, tools)) for c in (marks.begin, marks.end)):
-            return marks
-    return _unused_marks(messages, tools)
-
-
-def _unused_marks(messages: list[Message], tools: Tools) -> Marks:
-    """Two private-use characters that no text of an input holds."""
-    found: set[str] = set()
-    for text in all_texts((messages, tools)):
-        found.update(text)
-    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in found][:2]
-    if len(free) < 2:
-        detail = "the text holds every character that could be used as a mark"
-        raise RecordRejected(RejectReason.span_not_proved, detail)
-    return Marks(*free)
-
-
-def _written(character: str) -> bytes:
-    return f"\\u{ord(character):04x}".encode()
-
-
-_WRITTEN = [(marks, (_written(marks.begin), _written(marks.end))) for marks in ALL_MARKS if ord(marks.begin) < 0x20]
-"""Marks with their characters as JSON writes them: it always escapes control characters."""
-
-
-def _prints_alike(messages: list[Message]) -> bool:
-    """Whether both engines print all numbers in messages alike, as far as is known."""
-    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
-    if calls and holds_float(calls) and _UNLIKE.search(orjson.dumps(calls)):
-        return False
-    return not any(type(value) is float for message in messages for value in message.values())

@@ -21,8 +21,9 @@ from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.probes import probes
-from retok_dask.templates.program import MarkFields, MarkInput, Program, Scan, scan
+from retok_dask.templates.program import MarkFields, MarkInput, Program
 from retok_dask.templates.prove import Setting
+from retok_dask.templates.scan import scan
 from retok_dask.templates.segments import NotProved
 from retok_dask.templates.syntax import parse
 from retok_dask.templates.tags import TagDifference, tag_differences
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from retok_dask.templates.loading import TokenizerFacts
     from retok_dask.templates.marks import Runs
     from retok_dask.templates.probes import Message
+    from retok_dask.templates.scan import Scan
 
 
 @dataclass(slots=True)

@@ -1,0 +1,115 @@
+"""One look at all texts of an input: which marks it leaves free, and which engine may render it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from retok_dask.templates.marks import ALL_MARKS, Marks, all_texts
+from retok_dask.templates.normalize import holds_float
+from retok_dask.types import RecordRejected, RejectReason
+
+if TYPE_CHECKING:
+    from retok_dask.templates.probes import Message
+
+Tools = list[dict[str, Any]] | None
+
+_SEPARATORS = re.compile(rb"\\u001[c-f]")
+"""Characters that Python takes for white space and minijinja does not."""
+
+_UNLIKE = re.compile(rb"[:,\[]-?(?:[0-9]+\.0[,}\]]|[0-9.]+e|(?=[0-9.]{17})[0-9]+\.)")
+"""Numbers that the two engines print differently, as JSON writes them.
+
+``5.0`` becomes 5 in minijinja's filters; with an exponent, or with more than 15
+digits, several shortest texts stand for the same number and each engine has
+its own choice.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one look at all texts of an input found.
+
+    Attributes:
+        dumped: messages and then tools as JSON, or None where JSON cannot hold them.
+        marks: marks whose characters no text holds.
+        safe: whether the fast engine may be used.
+        tool_objects: about how many objects the tools consist of.
+    """
+
+    dumped: bytes | None
+    marks: Marks
+    safe: bool
+    tool_objects: int = 0
+
+
+def scan(messages: list[Message], tools: Tools) -> Scan:
+    """Look at all texts of an input once.
+
+    Raises:
+        RecordRejected: the texts hold every character that could be a mark.
+    """
+    try:
+        schemas = orjson.dumps(tools) if tools else b""
+        dumped = orjson.dumps(messages) + schemas
+    except (TypeError, ValueError):
+        return Scan(None, _free_marks(messages, tools), safe=False)
+    alike, objects = _schema_facts(schemas) if schemas else (True, 0)
+    safe = alike and _prints_alike(messages)
+    if b"\\u00" not in dumped:
+        return Scan(dumped, ALL_MARKS[0], safe, objects)
+    safe = safe and not _SEPARATORS.search(dumped)
+    for marks, written in _WRITTEN:
+        if not any(character in dumped for character in written):
+            return Scan(dumped, marks, safe, objects)
+    return Scan(dumped, _free_marks(messages, tools), False, objects)
+
+
+@lru_cache(maxsize=256)
+def _schema_facts(schemas: bytes) -> tuple[bool, int]:
+    """Whether both engines print a tool set's numbers alike, and about how many objects it has."""
+    return not _UNLIKE.search(schemas), schemas.count(b"{")
+
+
+def _free_marks(messages: list[Message], tools: Tools) -> Marks:
+    """The first of the usual marks whose characters no text holds, else any other."""
+    for marks in ALL_MARKS:
+        if not any(c in text for text in all_texts((messages, tools)) for c in (marks.begin, marks.end)):
+            return marks
+    return unused_marks(messages, tools)
+
+
+def unused_marks(messages: list[Message], tools: Tools) -> Marks:
+    """Two private-use characters that no text of an input holds.
+
+    Raises:
+        RecordRejected: there are none.
+    """
+    found: set[str] = set()
+    for text in all_texts((messages, tools)):
+        found.update(text)
+    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in found][:2]
+    if len(free) < 2:
+        detail = "the text holds every character that could be used as a mark"
+        raise RecordRejected(RejectReason.span_not_proved, detail)
+    return Marks(*free)
+
+
+def _written(character: str) -> bytes:
+    return f"\\u{ord(character):04x}".encode()
+
+
+_WRITTEN = [(marks, (_written(marks.begin), _written(marks.end))) for marks in ALL_MARKS if ord(marks.begin) < 0x20]
+"""Marks with their characters as JSON writes them: it always escapes control characters."""
+
+
+def _prints_alike(messages: list[Message]) -> bool:
+    """Whether both engines print all numbers in messages alike, as far as is known."""
+    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
+    if calls and holds_float(calls) and _UNLIKE.search(orjson.dumps(calls)):
+        return False
+    return not any(type(value) is float for message in messages for value in message.values())
