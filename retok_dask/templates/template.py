@@ -318,7 +318,7 @@ class ChatTemplate:
 
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
-        counts = Counter[str]()
+        counts: Counter[str] = Counter()
         if conversation.counts:
             counts.update(conversation.counts)
         escape = self._find_controls(messages, conversation.tools, counts) if ready.controls else None
@@ -357,7 +357,7 @@ class ChatTemplate:
             RecordRejected: as :meth:`render` does.
         """
         ready = self._ready(conversation)
-        messages, tools, counts = ready.conversation.messages, ready.conversation.tools, Counter[str]()
+        messages, tools, counts = ready.conversation.messages, ready.conversation.tools, Counter()
         runs = ready.program.trace(messages, tools, counts)
         source = self._source(ready.program, messages, tools)
         source.keep_to_tags = False
