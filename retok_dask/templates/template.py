@@ -357,7 +357,8 @@ class ChatTemplate:
             RecordRejected: as :meth:`render` does.
         """
         ready = self._ready(conversation)
-        messages, tools, counts = ready.conversation.messages, ready.conversation.tools, Counter()
+        counts: Counter[str] = Counter()
+        messages, tools = ready.conversation.messages, ready.conversation.tools
         runs = ready.program.trace(messages, tools, counts)
         source = self._source(ready.program, messages, tools)
         source.keep_to_tags = False
