@@ -10,6 +10,7 @@ from retok_dask.templates.context import REASONING_FIELDS
 from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.notices import NOTICES, known_counts, noticed
 from retok_dask.templates.original import Original, original_of
+from retok_dask.templates.probed import scaffolds, unstable_prefixes
 from retok_dask.types import Kind, RecordRejected
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def _beside(original: Original) -> tuple[str, str]:
 
 
 def _prefix_stable(template: ChatTemplate) -> tuple[str, str]:
-    broken = template.unstable_prefixes()
+    broken = unstable_prefixes(template)
     if not broken:
         return "yes: what was rendered stays as turns are added", ""
     return "no: it rewrites earlier turns", ", ".join(broken)
@@ -330,7 +331,7 @@ def _swallows(dropped: tuple[tuple[str, int, str], ...]) -> tuple[str, str]:
 
 
 def _scaffold(template: ChatTemplate) -> tuple[str, str]:
-    for text in template.scaffolds():
+    for text in scaffolds(template):
         return repr(text), ""
     return "none", ""
 

@@ -20,14 +20,13 @@ from retok_dask.templates.learned import State, TemplateFacts, learn_template
 from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
 from retok_dask.templates.normalize import normalize_conversation
-from retok_dask.templates.probes import probes
 from retok_dask.templates.program import MarkFields, MarkInput, Program
 from retok_dask.templates.prove import Setting
 from retok_dask.templates.scan import scan
 from retok_dask.templates.segments import NotProved
 from retok_dask.templates.syntax import parse
 from retok_dask.templates.tags import TagDifference, tag_differences
-from retok_dask.types import Conversation, Kind, RecordRejected, RejectReason, Rendered
+from retok_dask.types import Conversation, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -192,39 +191,6 @@ class ChatTemplate:
         texts = self._state.texts
         name = "tool_use" if conversation.tools is not None and "tool_use" in texts else next(iter(texts))
         return self._program(name, conversation.template_args)
-
-    def unstable_prefixes(self) -> list[str]:
-        """Probes in which adding turns changes what was rendered before."""
-        program, broken = self._main, []
-        for probe in probes():
-            if probe.name in program.learned.refused:
-                continue
-            whole = program.reference_text(probe.messages, probe.tools)
-            for end in range(1, len(probe.messages)):
-                if probe.messages[end - 1]["role"] == "assistant":
-                    try:
-                        part = program.reference_text(probe.messages[:end], probe.tools)
-                    except RecordRejected:
-                        continue
-                    if not whole.startswith(part):
-                        broken.append(probe.name)
-                        break
-        return broken
-
-    def scaffolds(self) -> list[str]:
-        """Texts that the template writes around nothing, as probes show them."""
-        found: dict[str, None] = {}
-        for probe in probes():
-            if probe.name in ("turns", "call", "empty_answer") and probe.name not in self._main.learned.refused:
-                try:
-                    row = self.render_whole(Conversation(probe.messages, probe.tools))
-                except RecordRejected:
-                    continue
-                ends = [*row.starts[1:], len(row.text)]
-                for start, end, kind in zip(row.starts, ends, row.kinds, strict=True):
-                    if kind == Kind.scaffold:
-                        found[row.text[start:end]] = None
-        return list(found)
 
     def render(self, conversation: Conversation) -> list[Rendered]:
         """One rendering of a conversation, or one for each assistant turn.
