@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from distributed import as_completed
 
-from retok_dask.cluster.connect import own_cluster
+from retok_dask.cluster.local import own_cluster
 from retok_dask.completions import Unit, content_key, item_filter, layout_for, read_records, record_filter
 from retok_dask.errors import ClusterError
 from retok_dask.recipe import Recipe, digest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.cluster.connect import connect
+from retok_dask.cluster.connect import Connection
 from retok_dask.cluster.driver import Driver
 from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.cluster.events import EventLog, read_events
@@ -37,12 +37,13 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
+from retok_dask.datasets.folder import MANIFEST
 from retok_dask.errors import OutputLocked, RetokError, StorageError, UnfinishedOutput
 from retok_dask.kernel import UnitStats, load_sources
 from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from distributed import Client
@@ -98,20 +99,21 @@ def run(
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     display = display_for(progress)
     folder = OutputFolder(recipe.output, recipe.storage)
-    prepared = prepare(recipe, folder, extend=extend, restart=restart)
-    finished = prepared.finished_already(folder)
-    if finished is not None:
-        display.close(prepared.tracker.snapshot())
-        return finished
-    lock = OutputLock(folder)
-    lock.acquire()
-    try:
-        return _Session(
-            prepared, folder, lock, display, restart=restart, performance=str(performance_report or "")
-        ).work(client, scheduler)
-    finally:
-        with contextlib.suppress(RetokError, OSError):
-            lock.release()
+    with contextlib.closing(Connection(recipe, client, scheduler)) as connection:
+        prepared = prepare(recipe, folder, extend=extend, restart=restart, begin=connection.begin)
+        finished = prepared.finished_already(folder)
+        if finished is not None:
+            display.close(prepared.tracker.snapshot())
+            return finished
+        lock = OutputLock(folder)
+        lock.acquire()
+        try:
+            return _Session(
+                prepared, folder, lock, display, restart=restart, performance=str(performance_report or "")
+            ).work(connection)
+        finally:
+            with contextlib.suppress(RetokError, OSError):
+                lock.release()
 
 
 @dataclass
@@ -154,8 +156,20 @@ class Prepared:
         return RunResult.of_manifest(self.recipe, manifest, did_nothing=True)
 
 
-def prepare(recipe: Recipe, folder: OutputFolder, *, extend: bool = False, restart: bool = False) -> Prepared:
+def prepare(
+    recipe: Recipe,
+    folder: OutputFolder,
+    *,
+    extend: bool = False,
+    restart: bool = False,
+    begin: Callable[[], None] = lambda: None,
+) -> Prepared:
     """List, load and compare; writes nothing.
+
+    Args:
+        recipe, extend, restart: as for :func:`run`.
+        folder: the recipe's output.
+        begin: called as soon as it looks as if there is work to do; tokenizer and template take seconds more.
 
     Raises:
         RetokError: as for :func:`run`.
@@ -163,9 +177,11 @@ def prepare(recipe: Recipe, folder: OutputFolder, *, extend: bool = False, resta
     previous = None if restart else read_run(folder)
     date = _date(recipe, previous)
     recipe = recipe.with_changes(date=date)
+    listing = list_inputs(recipe)
+    if restart or extend or not folder.exists(MANIFEST):
+        begin()
     tokenizer, template = load_models(recipe, date)
     sources = load_sources(recipe, tokenizer)
-    listing = list_inputs(recipe)
     fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=date, sources=sources)
     resumes = False if restart else check_fingerprint(folder, fingerprint, extend=extend)
     if resumes:
@@ -228,14 +244,14 @@ class _Session:
         self._workers = 0
         self._driver: Driver | None = None
 
-    def work(self, client: Client | None, scheduler: str | None) -> RunResult:
+    def work(self, connection: Connection) -> RunResult:
         """Do what is left, and write the manifest if all is done."""
         started = monotonic()
-        with contextlib.ExitStack() as stack:
+        with contextlib.closing(connection):
             found = None
             if self.prepared.todo:
                 # before anything is written: a cluster that does not answer leaves no trace
-                found = stack.enter_context(connect(self.prepared.recipe, client, scheduler))
+                found = connection.client()
                 self._workers = check_versions(found).workers
             self._begin()
             try:

@@ -45,6 +45,8 @@ def own_settings(recipe: Recipe) -> dict[str, Any]:
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.daemon": True,
+        # a process imports what it will need while the client still loads tokenizer and template
+        "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), "retok_dask.cluster.job"],
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,

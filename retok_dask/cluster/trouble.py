@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import KilledWorker
 
-from retok_dask.cluster.connect import own_cluster
 from retok_dask.cluster.deaths import Cause, Hearsay, error_cause
 from retok_dask.cluster.fleet import Fleet, Flight, Outcome, ident, whole
 from retok_dask.cluster.isolation import Isolation, SetAside
+from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.replay import command as replay_command
 from retok_dask.cluster.stalls import STEPS, Watch, restart_workers
 from retok_dask.errors import ClusterError, InputChanged, RetokError, StorageError

@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 from smalldata import write_data
 
 from retok_dask.cluster import read_events, run, status
-from retok_dask.cluster.connect import own_cluster
+from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.versions import check_versions
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
 from retok_dask.errors import ClusterError, FingerprintMismatch, OutputLocked

@@ -153,7 +153,7 @@ def test_a_child_of_an_unguarded_script_ends_silently(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(
         "import multiprocessing as mp, os\n"
-        "from retok_dask.cluster.connect import refuse_unguarded_script\n"
+        "from retok_dask.cluster.local import refuse_unguarded_script\n"
         "os.environ.setdefault('RETOK_CLUSTER_OF', str(os.getpid()))\n"
         "refuse_unguarded_script() if __name__ == '__mp_main__' else None\n"
         "if __name__ == '__main__':\n"
