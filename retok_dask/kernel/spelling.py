@@ -79,10 +79,14 @@ class Spelling:
             parts[start] = parts[start][1:]
 
 
-def byte_pieces(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """By id: the token is one byte of a character that has several: the tokenizer had no piece for it."""
-    data = orjson.loads(tokenizer.definition.json)
-    found = np.zeros(tokenizer.vocab_size, np.bool_)
+def byte_pieces(data: Mapping[str, Any], size: int) -> npt.NDArray[np.bool_]:
+    """By id: the token is one byte of a character that has several: the tokenizer had no piece for it.
+
+    Args:
+        data: the tokenizer's definition.
+        size: ids that it has.
+    """
+    found = np.zeros(size, np.bool_)
     marked = _blanks_are_marked(data)
     for text, index in _vocabulary(data["model"]).items():
         if index >= found.size:

@@ -175,12 +175,17 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> BatchEncoder:
         """The batch encoder, with the fast engine where a certificate for these libraries allows it."""
-        certificate = self.certificate
-        if certificate is not None and certificate.passed and certificate.holds_for(self.definition.json_digest):
+        certificate = self._leave()
+        if certificate is not None:
             self._bare.fast = FastEngine(self._fast_definition())
             self._bare.composer = self._composer
             self._bare.guards = tuple(certificate.guards)
         return self._bare
+
+    def _leave(self) -> Certificate | None:
+        """The certificate that allows the fast engine here, if one does."""
+        found = self.certificate
+        return found if found and found.passed and found.holds_for(self.definition.json_digest) else None
 
     def _fast_definition(self) -> str:
         """What the fast engine is made from: without the normalizer where its texts are in NFC before it sees them."""
@@ -190,8 +195,10 @@ class Tokenizer:
 
     @property
     def engine(self) -> str:
-        """``fastokens`` or ``tokenizers``: the one that encodes."""
-        return (self._encoder.fast or self._reference).name
+        """``fastokens`` or ``tokenizers``: the one that encodes. Asking for it loads none, which takes seconds."""
+        if "_encoder" in vars(self):
+            return (self._encoder.fast or self._reference).name
+        return self._reference.name if self._leave() is None else FastEngine.name
 
     # --- facts ---
 
@@ -265,6 +272,11 @@ class Tokenizer:
         :class:`~retok_dask.types.RejectReason`); it never stops the others.
         """
         return self._encoder.encode(rows)
+
+    def reference_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts by the reference, whichever engine encodes the rows."""
+        ids, splits = self._reference.encode(texts)
+        return [part.tolist() for part in np.split(ids, splits[1:-1])]
 
     def control_ranges(self, text: str) -> list[tuple[int, int]]:
         """Where the text of an added token stands in a text, for :attr:`Rendered.escapes`.
