@@ -32,7 +32,6 @@ PROMPT_COLUMN = "prompt_messages"
 """Kept column of mode ``prompts``: the prompt's messages as JSON text, for an inference server."""
 
 KIND_TYPE = pa.dictionary(pa.int8(), pa.string())
-KIND_DICTIONARY = pa.array(KIND_NAMES, pa.string())
 SEGMENT_TYPE = pa.struct(
     [
         pa.field("start", pa.int32(), nullable=False),
@@ -41,6 +40,12 @@ SEGMENT_TYPE = pa.struct(
         pa.field("message", pa.int32(), nullable=False),
     ]
 )
+
+
+@cache
+def kind_dictionary() -> pa.Array:
+    """The kinds' names in the order of their numbers; made when asked for, because Arrow imports pandas for it."""
+    return pa.array(KIND_NAMES, pa.string())
 
 
 @cache

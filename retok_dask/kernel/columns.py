@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from retok_dask.schema import KIND_DICTIONARY, REJECT_SCHEMA, SEGMENT_TYPE, sample_schema
+from retok_dask.schema import REJECT_SCHEMA, SEGMENT_TYPE, kind_dictionary, sample_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def sample_batch(
         [
             pa.array(encoded.seg_start),
             pa.array(encoded.seg_end),
-            pa.DictionaryArray.from_arrays(pa.array(encoded.seg_kind), KIND_DICTIONARY),
+            pa.DictionaryArray.from_arrays(pa.array(encoded.seg_kind), kind_dictionary()),
             pa.array(encoded.seg_message),
         ],
         fields=list(SEGMENT_TYPE),

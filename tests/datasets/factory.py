@@ -12,7 +12,7 @@ import pyarrow as pa
 from retok_dask.datasets import Fingerprint, OutputFolder, UnitWriter, read_receipts, start_run, write_manifest
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.recipe import Recipe
-from retok_dask.schema import KIND_DICTIONARY, REJECT_SCHEMA, SEGMENT_TYPE, kept_columns, sample_id, sample_schema
+from retok_dask.schema import REJECT_SCHEMA, SEGMENT_TYPE, kept_columns, kind_dictionary, sample_id, sample_schema
 from retok_dask.types import Kind
 
 TRAINED = (Kind.reasoning, Kind.content, Kind.tool_call, Kind.stop)
@@ -91,7 +91,7 @@ def make_batch(
         [
             pa.array([s for s, *_ in flat], pa.int32()),
             pa.array([e for _, e, *_ in flat], pa.int32()),
-            pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int8()), KIND_DICTIONARY),
+            pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int8()), kind_dictionary()),
             pa.array([m for *_, m in flat], pa.int32()),
         ],
         fields=list(SEGMENT_TYPE),
