@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from retok_dask.completions.blocks import part_blocks
 from retok_dask.completions.parsing import parse_record
+from retok_dask.completions.units import FIRST_UNIT
 from retok_dask.types import RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
@@ -77,8 +78,18 @@ def read_lines(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
     Raises:
         RecordRejected: the file itself is unusable from here on.
     """
-    first_row = 0 if part.start == 0 else -1
+    first_row = _first_row(part, options.source)
     yield from records_of(_lines(part, options.limit, options.source), part.url, first_row, options.limit, options.mend)
+
+
+def _first_row(part: Part, source: Source) -> int:
+    """Number of the part's first line; -1 where it takes more than a look at a small first unit to know it."""
+    if part.start == 0:
+        return 0
+    if part.start > FIRST_UNIT or part.end - part.start < FIRST_UNIT:
+        return -1
+    # the line that runs into the part, or ends right before it, is the last of those before
+    return 1 + sum(block.count(b"\n") for block in source.blocks(part, 0, part.start - 1))
 
 
 def read_stream(stream: BufferedReader, name: str, limit: int, mend: Collection[str] = ()) -> Iterator[Record | Reject]:

@@ -17,6 +17,8 @@ from retok_dask.completions.readers import read_records
 from retok_dask.completions.unchanged import stamp_of
 from retok_dask.completions.units import (
     COLUMNAR_RATIO,
+    FIRST_UNIT,
+    PARTS_A_UNIT,
     FileEntry,
     Listing,
     ListingChange,
@@ -47,7 +49,7 @@ def list_inputs(recipe: Recipe) -> Listing:
     for spec in recipe.datasets:
         files, notes = _files_of(spec, recipe.storage)
         parts = [(spec.name, part) for entry in files for part in _parts_of(entry, spec, recipe)]
-        units = group_parts(parts, recipe.units.bytes)
+        units = _first_unit(parts, recipe.units.bytes) + group_parts(parts, recipe.units.bytes)
         if spec.limit is not None:
             files, units = _limited(files, units, spec, recipe)
             listing.limited.append(spec.name)
@@ -55,6 +57,18 @@ def list_inputs(recipe: Recipe) -> Listing:
         listing.units += units
         listing.notes += [*notes, *_whole_files_note(files, units, spec)]
     return listing
+
+
+def _first_unit(parts: list[tuple[str, Part]], target: int) -> list[Unit]:
+    """A small unit for the start, its parts taken off the list; it is larger where a file cannot be cut."""
+    if target < 2 * FIRST_UNIT:
+        return []
+    name, first = parts[0]
+    if first.format in SPLITTABLE and not first.compression:
+        parts[:1] = [(name, part) for part in first.cut(FIRST_UNIT)]
+    units = group_parts(parts[:PARTS_A_UNIT], FIRST_UNIT)[:1]
+    del parts[: len(units[0].parts)]
+    return units
 
 
 def _limited(

@@ -26,6 +26,9 @@ COMPRESSED_RATIO = 4
 COLUMNAR_RATIO = 3
 """Bytes of JSON text in a byte of Parquet, roughly."""
 
+FIRST_UNIT = 8 * 2**20
+"""Text in the first unit of a data set: something is committed, and can be looked at, seconds after the start."""
+
 PARTS_A_UNIT = 256
 """Most files in one unit: a unit of many tiny files must stay a small message and a short task."""
 
@@ -97,6 +100,13 @@ class Part:
         """Text to expect in it, compressed files by the usual ratio."""
         ratio = COMPRESSED_RATIO if self.compression else COLUMNAR_RATIO if self.format == "parquet" else 1
         return (self.end - self.start) * ratio
+
+    def cut(self, text_bytes: int) -> tuple[Part, ...]:
+        """The part in two, the first with about so much text; alone if it has not twice as much."""
+        if self.text_bytes < 2 * text_bytes:
+            return (self,)
+        middle = self.start + (self.end - self.start) * text_bytes // self.text_bytes
+        return replace(self, end=middle), replace(self, start=middle)
 
     @property
     def whole(self) -> bool:

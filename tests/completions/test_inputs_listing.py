@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reading import read_all, recipe_for, values
 
 from retok_dask.completions import FileEntry, Listing, Part, Unit, compare_listings, list_inputs
-from retok_dask.completions.units import group_parts
+from retok_dask.completions.units import FIRST_UNIT, group_parts
 from retok_dask.errors import InputError
 from retok_dask.recipe import Recipe
 
@@ -102,6 +102,24 @@ def test_small_files_are_grouped_and_large_ones_cut(tmp_path):
     assert sum(unit.bytes for unit in units) == 600 * 100 + 10_000 + 200
     many = list_inputs(recipe_for(tmp_path)).units
     assert [len(unit.parts) for unit in many] == [256, 256, 91]
+
+
+def test_the_first_unit_is_small_and_rows_keep_their_numbers(tmp_path):
+    """So that something is committed soon, whatever the size of the input."""
+    line = orjson.dumps({"text": "x" * 1000}) + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(b"\n" + line * (2 * FIRST_UNIT // len(line) + 1))
+    (tmp_path / "b.jsonl").write_bytes(line * (FIRST_UNIT // len(line)))
+    recipe = recipe_for(f"{tmp_path}/*.jsonl")
+    units = list_inputs(recipe).units
+    assert [[(part.url[-7:], part.start) for part in unit.parts] for unit in units] == [
+        [("a.jsonl", 0)],
+        [("a.jsonl", FIRST_UNIT), ("b.jsonl", 0)],
+    ]
+    rows = [record.row for record in read_all(recipe)]
+    assert rows == [*range(1, 2 * FIRST_UNIT // len(line) + 2), *range(FIRST_UNIT // len(line))]
+    assert [len(unit.parts) for unit in list_inputs(recipe_for(f"{tmp_path}/b.jsonl")).units] == [1]
+    fill(tmp_path, [f"{n}.jsonl.gz" for n in range(9)], FIRST_UNIT // 16)
+    assert [len(unit.parts) for unit in list_inputs(recipe_for(f"{tmp_path}/*.gz")).units] == [4, 5]
 
 
 def test_fifty_thousand_small_files_become_a_few_hundred_small_units():
