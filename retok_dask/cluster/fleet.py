@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import dask
 from dask.bag import Bag
 from distributed import as_completed, futures_of, span
 
 from retok_dask.cluster.worker import TASKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from distributed import Client, Future
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 GATHERING = 8
 """Batches of answers brought home at once: one whose worker stands still must not hold up the others."""
+
+FIRST = 10
+"""Priority of what may end its worker; that of others is 0 and less."""
 
 
 @dataclass(eq=False)
@@ -122,8 +126,8 @@ class Fleet:
             by_dataset.setdefault(part.dataset, []).append((part, self._order(part, aside, suspect)))
         for dataset, group in by_dataset.items():
             orders = [order for _, order in group]
-            with span(dataset):
-                bag = self.client.persist(bag_of(task, orders), priority=10 if suspect else 0)
+            with span(dataset), dask.annotate(priority=FIRST if suspect else _in_turn(orders)):
+                bag = self.client.persist(bag_of(task, orders))
             for future in futures_of(bag):
                 part, order = group[future.key[1]]
                 flight = Flight(task, part, order, future)
@@ -197,6 +201,12 @@ def bag_of(task: str, orders: Sequence[dict[str, Any]]) -> Bag:
     """
     name = f"{task}-{uuid.uuid4().hex}"
     return Bag({(name, i): [order] for i, order in enumerate(orders)}, name, len(orders)).map(TASKS[task])
+
+
+def _in_turn(orders: Sequence[dict[str, Any]]) -> Callable[[Any], int]:
+    """Priorities by which a bag's tasks begin in the order in which they were sent: Dask sorts them by name."""
+    numbers = [-order["attempt"] for order in orders]
+    return lambda key: numbers[key[1]]
 
 
 def ident(key: Any) -> Any:

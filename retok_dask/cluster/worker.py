@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import psutil
-from distributed import WorkerPlugin, get_worker
+from distributed import Reschedule, WorkerPlugin, get_worker
 from distributed.metrics import context_meter
 
 from retok_dask.cluster.versions import check_worker
@@ -49,6 +49,9 @@ SETTLE_SECONDS = 1.0
 RECYCLE_SHARE = 0.6
 """A worker that still holds this share of its limit after a unit is replaced by a fresh process."""
 
+LEAVING_SECONDS = 0.2
+"""Time that a process which is about to be replaced holds a task up, before another gets it."""
+
 
 class OpenJob(Protocol):
     """A job as it works in a worker process; each call does one unit."""
@@ -78,6 +81,7 @@ _packed: dict[str, tuple[Job, dict[str, str], str]] = {}
 _opened: dict[str, OpenJob] = {}
 _joined: dict[str, float] = {}
 _opening = threading.Lock()
+_leaving = threading.Event()
 
 
 class JobPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -236,6 +240,9 @@ TASKS = {"encode": encode_unit, "probe": probe_unit, "count": count_records}
 
 def _do(task: str, order: dict[str, Any]) -> dict[str, Any]:
     """Run one task; what goes wrong is an answer too, so that it always arrives."""
+    if _leaving.is_set():  # what is begun here would be lost
+        sleep(LEAVING_SECONDS)
+        raise Reschedule
     started = monotonic()
     answer: dict[str, Any]
     sleep(max(0.0, _joined.get("at", 0.0) + SETTLE_SECONDS - started))
@@ -285,9 +292,13 @@ def _recycle_if_grown() -> int:
         gc.collect()
         rss = int(psutil.Process().memory_info().rss)
         if rss > RECYCLE_SHARE * limit and worker.nanny:
+            _leaving.set()
             worker.loop.add_callback(worker.loop.call_later, 1.0, _retire, worker)
     return rss
 
 
 async def _retire(worker: Worker) -> None:
-    await worker.close_gracefully(restart=True, reason="retok: memory was not given back after a unit")
+    try:
+        await worker.close_gracefully(restart=True, reason="retok: memory was not given back after a unit")
+    finally:
+        _leaving.clear()

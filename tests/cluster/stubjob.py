@@ -81,8 +81,8 @@ class StubOpen:
             case "deaf":  # beyond its time limit without a sign, as on a host that stands still
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 time.sleep(25)
-            case "grow":
-                self.hoard.append(bytearray(b"x") * (110 << 20))
+            case "grow":  # once a process: well above what it may keep, well below where its nanny ends it
+                self.hoard = self.hoard or [bytearray(b"x") * (150 << 20)]
             case "memory":
                 while True:
                     self.hoard.append(bytearray(os.urandom(1 << 20) * 8))

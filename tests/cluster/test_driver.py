@@ -47,8 +47,9 @@ def client(tmp_path_factory):
 
 
 @pytest.fixture
-def drive(tmp_path, client):
-    def go(count, faults=None, *, limit=60.0, **job):
+def drive(tmp_path, request):
+    def go(count, faults=None, *, limit=60.0, client=None, tick=lambda: None, **job):
+        client = client or request.getfixturevalue("client")
         units = make_units(count)
         folder = OutputFolder(str(tmp_path))
         log = EventLog(folder)
@@ -56,7 +57,7 @@ def drive(tmp_path, client):
         made = tmp_path / "made"
         made.mkdir()
         stub = StubJob(str(made), run_id=log.session, seconds_per_record=limit, faults=faults or {}, **job)
-        driver = Driver(client, stub, units, tracker=tracker, log=log, seconds_per_record=limit, tick=lambda: None)
+        driver = Driver(client, stub, units, tracker=tracker, log=log, seconds_per_record=limit, tick=tick)
         outcome = driver.work()
         written = {p.name: [int(n) for n in p.read_text().split()] for p in made.iterdir() if p.name[0] == "u"}
         return outcome, written, read_events(folder), tracker
@@ -70,6 +71,16 @@ def test_every_unit_is_done_once(drive):
     assert not outcome.failed
     assert Counter(e["kind"] for e in events)["unit"] == 300
     assert tracker.snapshot().records == 300 * RECORDS
+
+
+def test_units_begin_in_their_order(drive, tmp_path):
+    """Not by the text of their names, as Dask has it: the first is small, and large ones must not be left to the end."""
+    drive(60, pause=0.05)
+    begun = [
+        int(line.split()[1][1:]) for line in (tmp_path / "made" / ".notes").read_text().splitlines() if "begin" in line
+    ]
+    assert sorted(begun) == list(range(60))
+    assert all(abs(place - number) < 6 for place, number in enumerate(begun)), begun
 
 
 @pytest.mark.parametrize(
@@ -178,6 +189,53 @@ def test_one_unit_that_needs_more_memory_than_a_worker_has(drive):
     (aside,) = [e for e in events if e["kind"] == "set_aside"]
     assert (aside["unit"], aside["record"][0]) == ("u000007", 3)
     assert "400.00 MiB" in aside["record"][2]
+
+
+@pytest.fixture
+def ending(tmp_path):
+    """A cluster of ours, and a tick that ends some of its nannies, and their processes with them, at the first call."""
+    with connect(settings(tmp_path / "ending", 60)) as client:
+        nannies = list(client.cluster.workers.values())
+
+        def tick_of(count):
+            left = nannies[:count]
+
+            def tick():
+                while left:
+                    client.cluster.sync(left.pop().close)
+
+            return tick
+
+        yield client, tick_of
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["Dask sees it", "Dask sees it late"])
+def test_a_cluster_of_ours_whose_nannies_ended_gets_new_ones(drive, ending, monkeypatch, sees):
+    client, tick_of = ending
+    monkeypatch.setattr("retok_dask.cluster.driver.REPAIR_SECONDS", 0.5)
+    if not sees:
+        monkeypatch.setattr("retok_dask.cluster.driver.NOTICE_SECONDS", 1.0)
+    first = set(client.run(os.getpid).values())
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1s" if sees else "20s"}):
+        outcome, written, events, _ = drive(80, pause=0.2, client=client, tick=tick_of(2))
+    assert outcome.committed == len(written) == 80
+    assert not outcome.failed
+    assert not [e for e in events if e["kind"] in {"suspected", "set_aside"}]
+    now = set(client.run(os.getpid).values())
+    assert len(now) == 3
+    assert len(now & first) == 1
+
+
+def test_a_cluster_of_ours_that_stays_empty_ends_the_run(drive, ending, monkeypatch, tmp_path):
+    client, tick_of = ending
+    monkeypatch.setattr("retok_dask.cluster.driver.REPAIR_SECONDS", 0.5)
+    monkeypatch.setattr("retok_dask.cluster.driver.EMPTY_SECONDS", 3.0)
+    monkeypatch.setattr(client.cluster, "scale", lambda workers: None)  # as if no process could be started any more
+    with pytest.raises(
+        ClusterError, match=r"all workers are lost, and no new one came in [34] s.*start the same command"
+    ):
+        drive(80, pause=0.2, client=client, tick=tick_of(3))
+    assert len(list((tmp_path / "made").glob("u*"))) < 80
 
 
 def test_the_graph_of_a_hundred_thousand_units_is_small():
