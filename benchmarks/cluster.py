@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,35 +27,49 @@ def _run(source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 2) -> None:
-    """One worker and two, on the same input; the start of the cluster is not counted."""
+def workers(size: int = 256_000_000, units: str = "4MiB", repeats: int = 2) -> None:
+    """One worker and two; and one process and two that know nothing of each other: what the machine itself allows.
+
+    Tokens a second while all are at work: from when each has committed a unit
+    until the first finds none left.
+    """
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
-    small = str(write(FOLDER / "completion-2000000.jsonl", "completion", 2_000_000))
-    cases = {str(count): partial(_run, source, workers=count, units={"bytes": units}) for count in (1, 2)} | {
-        f"{count}, start only": partial(_run, small, workers=count, units={"bytes": units}) for count in (1, 2)
-    }
+    given = {"source": source, "units": {"bytes": units}}
+    cases = {str(count): partial(_run, workers=count, **given) for count in (1, 2)}
+    cases |= {f"{count} without Dask": partial(_beside, count, given) for count in (1, 2)}
     runs = alternate(cases, repeats)
-    steady = {
-        count: min(r["wall"] for r in runs[count]) - min(r["wall"] for r in runs[f"{count}, start only"])
-        for count in "12"
-    }
-    tokens = runs["1"][0]["tokens"] - runs["1, start only"][0]["tokens"]
+    speeds = {name: max(_busy_speed(int(name[0]), run) for run in tries) for name, tries in runs.items()}
     found = {
-        "wall_seconds": {name: [run["wall"] for run in tries] for name, tries in runs.items()},
-        "worker_cpu_seconds": {name: [run["worker_cpu"] for run in tries] for name, tries in runs.items()},
-        "steady_seconds": steady,
-        "tokens_per_second": {count: tokens / seconds for count, seconds in steady.items()},
-        "two_over_one": steady["1"] / steady["2"],
+        "tokens_per_second": speeds,
+        "two_over_one": speeds["2"] / speeds["1"],
+        "two_over_one_without_dask": speeds["2 without Dask"] / speeds["1 without Dask"],
+        "worker_cpu_seconds": {name: [run["worker_cpu"] for run in runs[name]] for name in "12"},
         "idle_cores_needed": 2,
         "load_before": os.getloadavg()[0],
     }
     show(
         "Workers",
-        ["workers", "seconds", "M tokens/s"],
-        [[count, steady[count], found["tokens_per_second"][count] / 1e6] for count in "12"],
-        f"two are {found['two_over_one']:.2f} times one; both cores must be free for this",
+        ["worker processes", "M tokens/s"],
+        [[name, speed / 1e6] for name, speed in speeds.items()],
+        f"two workers are {found['two_over_one']:.2f} times one, two processes without Dask "
+        f"{found['two_over_one_without_dask']:.2f} times; both cores must be free for this",
     )
     save("workers", input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
+
+
+def _beside(count: int, given: dict[str, Any]) -> dict[str, Any]:
+    """So many processes without Dask, each with the whole input for itself."""
+    with ThreadPoolExecutor(count) as pool:
+        runs = list(pool.map(lambda _: in_process("benchmarks.pipeline:commits", given), range(count)))
+    begin, end = max(run["commits"][0] for run in runs), min(run["commits"][-1] for run in runs)
+    together = sorted(at for run in runs for at in run["commits"] if begin <= at <= end)
+    return {"commits": together, "tokens": runs[0]["tokens"] * len(together) / len(runs[0]["commits"])}
+
+
+def _busy_speed(count: int, run: dict[str, Any]) -> float:
+    """Tokens a second from the commit with which all were at work to that which left one without."""
+    commits = run["commits"]
+    return run["tokens"] * (1 - (2 * count - 1) / len(commits)) / (commits[-count] - commits[count - 1])
 
 
 def driver(units: int = 1000, unit_kib: int = 256) -> None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from benchmarks.child import measured
-from benchmarks.runs import recipe_for
+from benchmarks.harness import CACHE
+from benchmarks.runs import commit_times, recipe_for
 from retok_dask import ChatTemplate, Tokenizer
 from retok_dask.completions import list_inputs, read_records
 from retok_dask.datasets import OutputFolder, UnitWriter
 from retok_dask.kernel import Kernel, UnitStats
-from retok_dask.types import Conversation
+from retok_dask.types import Conversation, Kind, Rendered
 
 if TYPE_CHECKING:
     from retok_dask import Recipe
@@ -35,6 +36,7 @@ class Pipeline:
         self.template = ChatTemplate.load(recipe.template, tokenizer=self.tokenizer, recipe=recipe, date=day)
         self.kernel = Kernel(recipe, self.dataset, self.tokenizer, self.template)
         # what a worker does when it starts: load both engines, and keep the collector off what stays
+        self.tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
         self.engines = [self.tokenizer.engine, self.template.engine]
         self.template.render(Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")]))
         gc.collect()
@@ -76,6 +78,14 @@ def end_to_end(source: str, **changes: Any) -> dict[str, Any]:
         "engines": pipeline.engines,
         **digests,
     }
+
+
+def commits(source: str, **changes: Any) -> dict[str, Any]:
+    """Encode a file in this process alone; when each unit was committed."""
+    with tempfile.TemporaryDirectory(dir=CACHE / "bench") as scratch:
+        pipeline = Pipeline(recipe_for(source, str(Path(scratch, "out")), **changes))
+        stats = pipeline.run()
+        return {"commits": commit_times(Path(scratch, "out")), "tokens": stats.tokens}
 
 
 def _digests(output: Path) -> dict[str, str]:

@@ -53,11 +53,13 @@ def whole_run(
             return {"first_unit": first() - started}
         wall = perf_counter() - started
         written = sum(path.stat().st_size for path in Path(scratch).glob("out/data/**/*.parquet"))
+        commits = commit_times(Path(scratch, "out"))
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     stats = result.stats
     return {
         "wall": wall,
         "first_unit": first() - started,
+        "commits": commits,
         "driver_cpu": own.ru_utime + own.ru_stime - before.ru_utime - before.ru_stime,
         "worker_cpu": children.ru_utime + children.ru_stime,
         "worker_peak_mib": children.ru_maxrss / 1024,
@@ -73,6 +75,11 @@ def whole_run(
         "written_bytes": written,
         "tokens_per_second": stats.tokens / wall,
     }
+
+
+def commit_times(output: Path) -> list[float]:
+    """When each unit was committed, in order, as seconds since 1970."""
+    return sorted(path.stat().st_mtime for path in Path(output, "_retok", "receipts").rglob("*.json"))
 
 
 def listing(source: str) -> dict[str, Any]:
