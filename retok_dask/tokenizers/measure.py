@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -126,31 +126,49 @@ def _to_bytes(found: Measured, units: _Units) -> dict[int, int]:
     owner = np.repeat(group, found.counts + 1)
     mine = np.flatnonzero(owner >= 0)
     owner = owner[mine]
-    places, wide, extra = _wide_characters(units.values)
+    wide = _Wide.of(units.values)
     at = found.bounds[mine] + units.splits[owner]
-    found.bounds[mine] += extra[np.searchsorted(places, at)] - extra[np.searchsorted(places, units.splits)][owner]
-    classes = nfc_classes().take(wide, mode="clip")
-    marked = np.flatnonzero(classes)
-    if not marked.size:
+    found.bounds[mine] += wide.extra_before(at) - wide.extra_before(units.splits)[owner]
+    classes = nfc_classes().take(wide.points, mode="clip")
+    if not classes.any():
         return {}
+    marked = np.flatnonzero(classes)
     worst = np.zeros(len(units.rows), np.uint8)
-    np.maximum.at(worst, np.searchsorted(units.splits, places[marked], side="right") - 1, classes[marked])
+    places = marked if wide.places is None else wide.places[marked]
+    np.maximum.at(worst, np.searchsorted(units.splits, places, side="right") - 1, classes[marked])
     return {units.rows[number]: int(worst[number]) for number in np.flatnonzero(worst).tolist()}
 
 
-def _wide_characters(
-    values: Unsigned,
-) -> tuple[Int64, Unsigned, Int64]:
-    """Characters of more than one byte: where they stand, what they are, and how many bytes more all before them have."""
-    places = np.flatnonzero(values >= 0x80)
-    wide = values.take(places)
-    more = (wide >= 0x800).astype(np.int8)
-    more += 1
-    if wide.dtype == np.uint32:
-        more += wide >= 0x10000
-    extra = np.zeros(places.size + 1, np.int64)
-    np.cumsum(more, out=extra[1:])
-    return places, wide, extra
+@dataclass(slots=True)
+class _Wide:
+    """Characters of more than one byte.
+
+    Attributes:
+        places: where they stand; None where so many are wide that all characters are taken.
+        points: what they are.
+        extra: 0, and how many bytes more than characters there are up to each of them.
+    """
+
+    places: Int64 | None
+    points: Unsigned
+    extra: Int64
+
+    @classmethod
+    def of(cls, values: Unsigned) -> Self:
+        is_wide = values >= 0x80
+        many = 2 * np.count_nonzero(is_wide) > values.size
+        places = None if many else np.flatnonzero(is_wide)
+        points = values if places is None else values.take(places)
+        more = (points >= 0x800).view(np.int8) + (is_wide.view(np.int8) if places is None else np.int8(1))
+        if points.dtype == np.uint32:
+            more += points >= 0x10000
+        extra = np.zeros(points.size + 1, np.int64)
+        np.cumsum(more, out=extra[1:])
+        return cls(places, points, extra)
+
+    def extra_before(self, characters: Int64) -> Int64:
+        """Bytes more than characters before each of some characters."""
+        return self.extra[characters if self.places is None else np.searchsorted(self.places, characters)]
 
 
 def _long_to_bytes(found: Measured, number: int, row: Rendered) -> int:
