@@ -182,9 +182,9 @@ def draft_vocabulary(
     return DraftVocabulary(tokens, coverage, tokens - np.arange(size), member)
 
 
-def _sum(a: Counts, b: Any) -> Counts:
-    """Sum of two counts of different length."""
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    total = longer.astype(np.int64, copy=True)
-    total[: len(shorter)] += shorter
+def _sum(total: Counts, more: Any) -> Counts:
+    """The first of two counts with the second added, in its own memory where that is long enough."""
+    if len(total) < len(more):
+        total = np.concatenate([total, np.zeros(len(more) - len(total), np.int64)])
+    total[: len(more)] += more
     return total
