@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retok_dask.templates.known import Fields, said
 from retok_dask.templates.segments import BodyParser, NotProved
@@ -197,28 +197,18 @@ class Builder:
             header = self.parser.shape.header
             at = text.find(header, end) if header and not text.startswith(header, end) else -1
             end = at if at >= 0 and not any(start < at for start in self.runs.starts if start > end) else end
-        start = 0
         bos = self.source.bos
-        if bos and text.startswith(bos):
+        start = len(bos) if bos and text.startswith(bos) else 0
+        if start:
             self._add(0, Kind.bos, -1)
-            start = len(bos)
             self.counts["doubled_bos"] += text.startswith(bos, start)
         if start >= end:
             return start
-        own = leads and bool(content := _content(messages[0]).strip()) and text.find(content, start, end) >= 0
-        owner = 0 if own or (leads and 0 in self.runs.owners) else -1
-        self._add(start, Kind.system, owner)
-        if self.source.tools:
-            self._tools(start, end, owner)
+        owner = 0 if leads and 0 in self.runs.owners else -1
+        head = _Head(text[:end], start, _content(messages[0]).strip() if leads else "", owner)
+        for at, kind, of in _head_spans(head, self.source.bare() if self.source.tools else None):
+            self._add(at, kind, of)
         return end
-
-    def _tools(self, start: int, end: int, owner: int) -> None:
-        """What is there only because of the tools: the difference to the same without them."""
-        first, last = _inserted(self.runs.text[:end], self.source.bare(), start)
-        if first < last:
-            self._add(first, Kind.tools, -1)
-            if last < end:
-                self._add(last, Kind.system, owner)
 
     def _assistant(self, start: int, run: str, owner: int) -> None:
         fields = self._fields_of(owner)
@@ -332,7 +322,40 @@ def _content(message: Message) -> str:
     return content if isinstance(content, str) else ""
 
 
+class _Head(NamedTuple):
+    """What stands before the conversation proper.
+
+    Attributes:
+        text: all of it.
+        start: where the BOS token ends.
+        system: the text of a leading system message, or empty.
+        owner: 0 if runs of it are that message's, else -1.
+    """
+
+    text: str
+    start: int
+    system: str
+    owner: int
+
+
 @lru_cache(maxsize=64)
+def _head_spans(head: _Head, bare: str | None) -> list[tuple[int, Kind, int]]:
+    """Spans after the BOS token: most records of a data set begin with one of a few texts.
+
+    Args:
+        head: the text.
+        bare: the same without tools; None where there are none.
+    """
+    owner = 0 if head.system and head.text.find(head.system, head.start) >= 0 else head.owner
+    spans = [(head.start, Kind.system, owner)]
+    first, last = _inserted(head.text, bare, head.start) if bare is not None else (0, 0)
+    if first < last:  # what is there only because of the tools
+        spans.append((first, Kind.tools, -1))
+        if last < len(head.text):
+            spans.append((last, Kind.system, owner))
+    return spans
+
+
 def _inserted(here: str, bare: str, start: int) -> tuple[int, int]:
     """Where the one stretch of a text lies, from `start` on, that another text does not have."""
     head = _common_head(here, bare)

@@ -30,7 +30,7 @@ its own choice.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scan:
     """What one look at all texts of an input found.
 
