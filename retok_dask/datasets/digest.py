@@ -74,38 +74,45 @@ def row_digests(samples: pa.RecordBatch) -> list[bytes]:
 
 def list_values(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:
     """Flat values of a list column and its rows + 1 splits, counted from 0."""
-    offsets = column.offsets.to_numpy()
-    values = column.values.slice(offsets[0], offsets[-1] - offsets[0]) if len(offsets) else column.values
-    if pa.types.is_boolean(values.type) and not values.null_count:
-        flat = _from_bits(values)
-    else:
-        flat = np.ascontiguousarray(values.to_numpy(zero_copy_only=False))
-    splits = (offsets - offsets[0]).tolist() if len(offsets) else [0]
-    return flat, splits
+    offsets = flat_values(column.offsets)
+    if not len(offsets):
+        return flat_values(column.values), [0]
+    return flat_values(column.values.slice(offsets[0], offsets[-1] - offsets[0])), (offsets - offsets[0]).tolist()
 
 
-def _from_bits(values: pa.BooleanArray) -> np.ndarray[Any, Any]:
-    """Bools of a byte each, unpacked many at once; Arrow unpacks them one by one."""
-    if not len(values):
-        return np.zeros(0, np.bool_)
-    byte, bit = divmod(values.offset, 8)
-    packed = np.frombuffer(values.buffers()[1], np.uint8)[byte:]
-    return np.unpackbits(packed, count=bit + len(values), bitorder="little")[bit:].view(np.bool_)
+def flat_values(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Numbers or bools of an array without nulls, numbers in the same memory.
+
+    Read from the buffer, because `to_numpy` imports pandas; and bools, which
+    are a bit each, are unpacked many at once.
+    """
+    is_bool = pa.types.is_boolean(array.type)
+    if array.null_count or not (is_bool or pa.types.is_integer(array.type)):
+        return np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+    if not len(array):
+        return np.zeros(0, np.bool_ if is_bool else str(array.type))
+    buffer = array.buffers()[1]
+    if not is_bool:
+        dtype = np.dtype(str(array.type))
+        return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+    byte, bit = divmod(array.offset, 8)
+    packed = np.frombuffer(buffer, np.uint8)[byte:]
+    return np.unpackbits(packed, count=bit + len(array), bitorder="little")[bit:].view(np.bool_)
 
 
 def segment_matrix(column: pa.ListArray) -> tuple[np.ndarray[Any, Any], list[int]]:
     """Segments as an int32 matrix (segments x [start, end, kind, message]) and the rows + 1 splits."""
-    offsets = column.offsets.to_numpy()
+    offsets = flat_values(column.offsets)
     struct = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     kind = struct.field("kind")
     if isinstance(kind, pa.DictionaryArray):
         table = np.array([_KIND_INDEX.get(name, -1) for name in kind.dictionary.to_pylist()] or [0], np.int32)
-        kinds = table[kind.indices.to_numpy(zero_copy_only=False)]
+        kinds = table[flat_values(kind.indices)]
     else:
         kinds = np.array([_KIND_INDEX.get(name, -1) for name in kind.to_pylist()], np.int32)
     matrix = np.empty((len(struct), 4), np.int32)
-    matrix[:, 0] = struct.field("start").to_numpy()
-    matrix[:, 1] = struct.field("end").to_numpy()
+    matrix[:, 0] = flat_values(struct.field("start"))
+    matrix[:, 1] = flat_values(struct.field("end"))
     matrix[:, 2] = kinds
-    matrix[:, 3] = struct.field("message").to_numpy()
+    matrix[:, 3] = flat_values(struct.field("message"))
     return matrix, (offsets - offsets[0]).tolist()

@@ -15,7 +15,7 @@ from retok_dask.datasets.digest import list_values
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.rows import read_batches
 from retok_dask.errors import OutputError
-from retok_dask.schema import sample_schema
+from retok_dask.schema import numbers, sample_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class TokenCounts:
         tokens = np.flatnonzero(self.count)
         trained = np.zeros(len(self.count), np.int64)
         trained[: len(self.trained)] = self.trained
-        columns = [pa.array(tokens.astype(np.int32)), pa.array(self.count[tokens]), pa.array(trained[tokens])]
+        columns = [numbers(tokens.astype(np.int32)), numbers(self.count[tokens]), numbers(trained[tokens])]
         return pa.Table.from_arrays(columns, schema=VOCABULARY_SCHEMA)
 
     @classmethod
@@ -185,6 +185,7 @@ def draft_vocabulary(
 def _sum(total: Counts, more: Any) -> Counts:
     """The first of two counts with the second added, in its own memory where that is long enough."""
     if len(total) < len(more):
-        total = np.concatenate([total, np.zeros(len(more) - len(total), np.int64)])
+        total, grown = np.zeros(len(more), np.int64), total
+        total[: len(grown)] = grown
     total[: len(more)] += more
     return total

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from retok_dask.schema import REJECT_SCHEMA, SEGMENT_TYPE, kind_dictionary, sample_schema
+from retok_dask.schema import REJECT_SCHEMA, SEGMENT_TYPE, bits, kind_dictionary, numbers, sample_schema, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,30 +37,28 @@ def sample_batch(
     schema = sample_schema(keep)
     segments = pa.StructArray.from_arrays(
         [
-            pa.array(encoded.seg_start),
-            pa.array(encoded.seg_end),
-            pa.DictionaryArray.from_arrays(pa.array(encoded.seg_kind), kind_dictionary()),
-            pa.array(encoded.seg_message),
+            numbers(encoded.seg_start),
+            numbers(encoded.seg_end),
+            pa.DictionaryArray.from_arrays(numbers(encoded.seg_kind), kind_dictionary()),
+            numbers(encoded.seg_message),
         ],
         fields=list(SEGMENT_TYPE),
     )
     file_names = list(dict.fromkeys(files))
     codes = {name: code for code, name in enumerate(file_names)}
     columns = [
-        pa.array(sample_ids, pa.string()),
-        _list_column(encoded.row_splits, pa.array(encoded.ids), schema.field("input_ids").type),
-        _list_column(encoded.row_splits, _bits(mask), schema.field("loss_mask").type),
+        texts(sample_ids),
+        _list_column(encoded.row_splits, numbers(encoded.ids), schema.field("input_ids").type),
+        _list_column(encoded.row_splits, bits(mask), schema.field("loss_mask").type),
         _list_column(encoded.seg_splits, segments, schema.field("segments").type),
-        pa.array(np.diff(encoded.row_splits).astype(np.int32)),
-        pa.array(loss_tokens.astype(np.int32)),
-        pa.array(truncated, pa.bool_()),
-        pa.DictionaryArray.from_arrays(
-            pa.array([codes[name] for name in files], pa.int32()), pa.array(file_names, pa.string())
-        ),
-        pa.array(rows, pa.int64()),
-        pa.array(flags, pa.string()),
+        numbers(np.diff(encoded.row_splits).astype(np.int32)),
+        numbers(loss_tokens.astype(np.int32)),
+        bits(np.array(truncated, np.bool_)),
+        pa.DictionaryArray.from_arrays(numbers(np.array([codes[name] for name in files], np.int32)), texts(file_names)),
+        numbers(np.array(rows, np.int64)),
+        texts(flags),
     ]
-    columns += [pa.array([values.get(name) for values in kept], pa.string()) for name in keep]
+    columns += [texts([values.get(name) for values in kept]) for name in keep]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -68,26 +66,20 @@ def reject_batch(left_out: Sequence[Reject | Filtered]) -> pa.RecordBatch:
     """Rows of the reject schema."""
     raws = [getattr(item, "raw", None) for item in left_out]
     columns = [
-        pa.array([item.file for item in left_out], pa.string()),
-        pa.array([item.row for item in left_out], pa.int64()),
-        pa.array([item.offset for item in left_out], pa.int64()),
-        pa.array(["rejected" if hasattr(item, "raw") else "filtered" for item in left_out], pa.string()),
-        pa.array([str(item.reason) for item in left_out], pa.string()),
-        pa.array([_clean(item.detail) for item in left_out], pa.string()),
-        pa.array([raw[:RAW_LIMIT] if raw is not None else None for raw in raws], pa.binary()),
-        pa.array([raw is not None and len(raw) > RAW_LIMIT for raw in raws], pa.bool_()),
+        texts([item.file for item in left_out]),
+        numbers(np.array([item.row for item in left_out], np.int64)),
+        numbers(np.array([item.offset for item in left_out], np.int64)),
+        texts(["rejected" if hasattr(item, "raw") else "filtered" for item in left_out]),
+        texts([str(item.reason) for item in left_out]),
+        texts([_clean(item.detail) for item in left_out]),
+        texts([raw[:RAW_LIMIT] if raw is not None else None for raw in raws], pa.binary()),
+        bits(np.array([raw is not None and len(raw) > RAW_LIMIT for raw in raws], np.bool_)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=REJECT_SCHEMA)
 
 
 def _list_column(splits: npt.NDArray[np.int64], values: pa.Array, kind: pa.DataType) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(splits.astype(np.int32)), values, type=kind)
-
-
-def _bits(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """A bool a bit, packed many at once; Arrow packs them one by one."""
-    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), values.size, [None, packed])
+    return pa.ListArray.from_arrays(numbers(splits.astype(np.int32)), values, type=kind)
 
 
 def _clean(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -29,6 +30,11 @@ STAYS, IF_IN_ORDER, MAY_CHANGE = 0, 1, 2
 _KNOWN = 0x20000
 """Code points that the table tells of; the last one stands for all that follow."""
 
+_LOOKED_AT = (range(0x10000), range(0x1F000, 0x1FB00))
+"""Those that texts are made of: the first plane and emoji. The others may change, for all that the table says."""
+
+_HANGUL_LETTERS = range(0x1100, 0x1200)
+
 
 @cache
 def nfc_classes() -> npt.NDArray[np.uint8]:
@@ -37,19 +43,16 @@ def nfc_classes() -> npt.NDArray[np.uint8]:
     Those of an assigned character never change with later versions of Unicode;
     what this Python's version does not know may change.
     """
-    classes = np.zeros(_KNOWN, np.uint8)
-    joins = {*range(0x1100, 0x1200)}  # the letters that Hangul syllables are composed of
-    for point in range(0x80, _KNOWN):
+    classes = np.full(_KNOWN, MAY_CHANGE, np.uint8)
+    joins = {*_HANGUL_LETTERS}
+    for point in chain(*_LOOKED_AT):
         char = chr(point)
         canonical = unicodedata.decomposition(char)
         if canonical and not canonical.startswith("<"):
             joins.update(int(part, 16) for part in canonical.split()[1:])
-        if unicodedata.category(char) in ("Cn", "Cs") or not unicodedata.is_normalized("NFC", char):
-            classes[point] = MAY_CHANGE
-        elif unicodedata.combining(char):
-            classes[point] = IF_IN_ORDER
+        if unicodedata.category(char) not in ("Cn", "Cs") and unicodedata.is_normalized("NFC", char):
+            classes[point] = IF_IN_ORDER if unicodedata.combining(char) else STAYS
     classes[[point for point in joins if point < _KNOWN]] = MAY_CHANGE
-    classes[-1] = MAY_CHANGE
     return classes
 
 
