@@ -79,7 +79,12 @@ def _give_shared_tokens(cut: Int64, last: Int64, clean: npt.NDArray[np.bool_], k
         return unclean
     tokens, first = np.unique(last[unclean], return_index=True)
     ends = np.append(first[1:], unclean.size)
-    for token, begin, end in zip(tokens.tolist(), first.tolist(), ends.tolist(), strict=True):
+    alone = ends - first == 1  # one boundary in the token, as nearly always: the first of two equals owns it
+    boundary, inside = unclean[first[alone]], tokens[alone]
+    ranks = RANK_OF_KIND[kind[boundary]], RANK_OF_KIND[kind[boundary + 1]]
+    cut[boundary] = np.where(ranks[0] <= ranks[1], inside + 1, inside)
+    several = zip(tokens[~alone].tolist(), first[~alone].tolist(), ends[~alone].tolist(), strict=True)
+    for token, begin, end in several:
         boundaries = unclean[begin:end]  # spans that end inside the token; the next one begins in it
         members = np.append(boundaries, boundaries[-1] + 1)
         owner = members[int(np.argmin(RANK_OF_KIND[kind[members]]))]

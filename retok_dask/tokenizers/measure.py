@@ -13,7 +13,7 @@ from retok_dask.tokenizers.align import Spans
 from retok_dask.tokenizers.nfc import IF_IN_ORDER, STAYS, nfc_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 STRETCH = 1 << 18
-"""Characters of a long text that are looked at in one go; the rows of a batch are, together."""
+"""Characters that are looked at in one go: of a long text, or of several rows."""
 
 
 @dataclass(slots=True)
@@ -95,10 +95,13 @@ class _Units:
     values: Unsigned
 
 
-def _code_units(rows: Sequence[Rendered], wanted: Sequence[int], failed: dict[int, str]) -> list[_Units]:
-    """The rows with 16 bits a character where that is enough, with 32 where a row has an emoji or its like."""
-    narrow: dict[int, bytes] = {}
-    broad: dict[int, bytes] = {}
+def _code_units(rows: Sequence[Rendered], wanted: Iterable[int], failed: dict[int, str]) -> Iterator[_Units]:
+    """The rows with 16 bits a character where that is enough, with 32 where a row has an emoji or its like.
+
+    Some at a time, so that all that is computed of them stays in the processor's cache.
+    """
+    waiting: dict[type[np.unsignedinteger[Any]], dict[int, bytes]] = {np.uint16: {}, np.uint32: {}}
+    sizes = dict.fromkeys(waiting, 0)
     for number in wanted:
         text = rows[number].text
         try:
@@ -106,17 +109,21 @@ def _code_units(rows: Sequence[Rendered], wanted: Sequence[int], failed: dict[in
         except UnicodeEncodeError as error:
             failed[number] = f"lone surrogate {text[error.start]!a} at character {error.start}"
             continue
-        if len(data) == 2 * len(text):
-            narrow[number] = data
-        else:
-            broad[number] = text.encode("utf-32-le")
-    found = []
-    for parts, dtype in ((narrow, np.uint16), (broad, np.uint32)):
+        narrow = len(data) == 2 * len(text)
+        dtype = np.uint16 if narrow else np.uint32
+        waiting[dtype][number] = data if narrow else text.encode("utf-32-le")
+        sizes[dtype] += len(text)
+        if sizes[dtype] >= STRETCH:
+            yield _joined(rows, waiting[dtype], dtype)
+            waiting[dtype], sizes[dtype] = {}, 0
+    for dtype, parts in waiting.items():
         if parts:
-            sizes = [len(rows[number].text) for number in parts]
-            values: Unsigned = np.frombuffer(b"".join(parts.values()), dtype)
-            found.append(_Units([*parts], np.array([0, *accumulate(sizes)], np.int64), values))
-    return found
+            yield _joined(rows, parts, dtype)
+
+
+def _joined(rows: Sequence[Rendered], parts: dict[int, bytes], dtype: type[np.unsignedinteger[Any]]) -> _Units:
+    splits = np.array([0, *accumulate(len(rows[number].text) for number in parts)], np.int64)
+    return _Units([*parts], splits, np.frombuffer(b"".join(parts.values()), dtype))
 
 
 def _to_bytes(found: Measured, units: _Units) -> dict[int, int]:
