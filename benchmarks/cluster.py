@@ -27,34 +27,37 @@ def _run(source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def workers(size: int = 256_000_000, units: str = "4MiB", repeats: int = 2) -> None:
-    """One worker and two; and one process and two that know nothing of each other: what the machine itself allows.
+def workers(
+    size: int = 256_000_000, units: str = "4MiB", repeats: int = 2, most: int = 2, name: str = "workers"
+) -> None:
+    """One worker, two, and so on; and as many processes that know nothing of each other: what the machine itself allows.
 
     Tokens a second while all are at work: from when each has committed a unit
     until the first finds none left.
     """
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
     given = {"source": source, "units": {"bytes": units}}
-    cases = {str(count): partial(_run, workers=count, **given) for count in (1, 2)}
-    cases |= {f"{count} without Dask": partial(_beside, count, given) for count in (1, 2)}
+    counts = [1 << power for power in range(most.bit_length())]
+    cases = {str(count): partial(_run, workers=count, **given) for count in counts}
+    cases |= {f"{count} without Dask": partial(_beside, count, given) for count in counts}
     runs = alternate(cases, repeats)
-    speeds = {name: max(_busy_speed(int(name[0]), run) for run in tries) for name, tries in runs.items()}
+    speeds = {name: max(_busy_speed(int(name.split()[0]), run) for run in tries) for name, tries in runs.items()}
+    times = {name: speed / speeds["1" + name.removeprefix(name.split()[0])] for name, speed in speeds.items()}
     found = {
         "tokens_per_second": speeds,
-        "two_over_one": speeds["2"] / speeds["1"],
-        "two_over_one_without_dask": speeds["2 without Dask"] / speeds["1 without Dask"],
-        "worker_cpu_seconds": {name: [run["worker_cpu"] for run in runs[name]] for name in "12"},
-        "idle_cores_needed": 2,
+        "times_one": times,
+        "worker_cpu_seconds": {str(count): [run["worker_cpu"] for run in runs[str(count)]] for count in counts},
+        "idle_cores_needed": counts[-1],
         "load_before": os.getloadavg()[0],
     }
     show(
         "Workers",
-        ["worker processes", "M tokens/s"],
-        [[name, speed / 1e6] for name, speed in speeds.items()],
-        f"two workers are {found['two_over_one']:.2f} times one, two processes without Dask "
-        f"{found['two_over_one_without_dask']:.2f} times; both cores must be free for this",
+        ["worker processes", "M tokens/s", "times one"],
+        [[name, speed / 1e6, times[name]] for name, speed in speeds.items()],
+        f"two workers are {times['2']:.2f} times one, two processes without Dask {times['2 without Dask']:.2f} times; "
+        "as many cores must be free for this",
     )
-    save("workers", input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
+    save(name, input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
 
 
 def _beside(count: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +121,9 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
     save("memory", found=peaks)
 
 
-def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16, 32, 64, 128)) -> None:
+def oversubscription(
+    size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16, 32, 64, 128), name: str = "oversubscription"
+) -> None:
     """More worker processes than cores: what they cost in time and memory; as many as this machine can hold."""
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
     found: dict[str, dict[str, float]] = {}
@@ -135,7 +140,7 @@ def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16
     ]
     columns = ["workers", "seconds", "worker CPU s", "times", "memory GiB, at most"]
     show(f"Worker processes on {len(os.sched_getaffinity(0))} cores", columns, rows)
-    save("oversubscription", input_bytes=size, found=found)
+    save(name, input_bytes=size, found=found)
 
 
 def start(copies: int = 40, files: int = 50_000) -> None:

@@ -83,13 +83,8 @@ def _messages(data: dict[str, Any]) -> str:
 
 
 def _workers(data: dict[str, Any]) -> str:
-    found = data["found"]
-    rows = [[name, speed / 1e6] for name, speed in found["tokens_per_second"].items()]
-    said = (
-        f"Two workers are {found['two_over_one']:.2f} times one; two processes that know nothing of each other "
-        f"are {found['two_over_one_without_dask']:.2f} times one: what the machine allows."
-    )
-    return table(["worker processes", "M tokens/s"], rows) + f"\n\n{said}"
+    speeds, times = data["found"]["tokens_per_second"], data["found"]["times_one"]
+    return table(["worker processes", "M tokens/s", "times one"], [[n, speeds[n] / 1e6, times[n]] for n in speeds])
 
 
 def _pairs(data: dict[str, Any]) -> str:
@@ -123,9 +118,11 @@ QUOTES: dict[str, Callable[[dict[str, Any]], str]] = {
     "stages": _stages,
     "messages": _messages,
     "workers": _workers,
+    "workers_many_cores": _workers,
     "driver": _pairs,
     "memory": _runs,
     "oversubscription": _runs,
+    "oversubscription_two_cores": _runs,
     "start": _start,
     "job": _pairs,
     "job_full": _pairs,
