@@ -27,17 +27,15 @@ def _run(source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def workers(
-    size: int = 256_000_000, units: str = "4MiB", repeats: int = 2, most: int = 2, name: str = "workers"
-) -> None:
-    """One worker, two, and so on; and as many processes that know nothing of each other: what the machine itself allows.
+def workers(size: int = 256_000_000, units: str = "4MiB", repeats: int = 2) -> None:
+    """One worker, two, and so on up to all cores; and as many processes that know nothing of each other: what the machine itself allows.
 
     Tokens a second while all are at work: from when each has committed a unit
     until the first finds none left.
     """
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
     given = {"source": source, "units": {"bytes": units}}
-    counts = [1 << power for power in range(most.bit_length())]
+    counts = [1 << power for power in range(max(len(os.sched_getaffinity(0)), 2).bit_length())]
     cases = {str(count): partial(_run, workers=count, **given) for count in counts}
     cases |= {f"{count} without Dask": partial(_beside, count, given) for count in counts}
     runs = alternate(cases, repeats)
@@ -57,7 +55,7 @@ def workers(
         f"two workers are {times['2']:.2f} times one, two processes without Dask {times['2 without Dask']:.2f} times; "
         "as many cores must be free for this",
     )
-    save(name, input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
+    save("workers", input_bytes=size, unit_bytes=units, repeats=repeats, found=found)
 
 
 def _beside(count: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -121,9 +119,7 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
     save("memory", found=peaks)
 
 
-def oversubscription(
-    size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16, 32, 64, 128), name: str = "oversubscription"
-) -> None:
+def oversubscription(size: int = 64_000_000, counts: tuple[int, ...] = (2, 8, 16, 32, 64, 128)) -> None:
     """More worker processes than cores: what they cost in time and memory; as many as this machine can hold."""
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
     found: dict[str, dict[str, float]] = {}
@@ -140,7 +136,7 @@ def oversubscription(
     ]
     columns = ["workers", "seconds", "worker CPU s", "times", "memory GiB, at most"]
     show(f"Worker processes on {len(os.sched_getaffinity(0))} cores", columns, rows)
-    save(name, input_bytes=size, found=found)
+    save("oversubscription", input_bytes=size, found=found)
 
 
 def start(copies: int = 40, files: int = 50_000) -> None:
