@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -43,11 +44,15 @@ BEAT_SECONDS = 1.0
 ALIVE_SECONDS = 5.0
 """Time after which a unit reports with its next record, though no batch of it is full."""
 
+OPENING_SECONDS = 900.0
+"""Longest time in which a process that opens its job is believed to get there."""
+
 SETTLE_SECONDS = 1.0
 """A worker's first task waits until its process is so old: a nanny does not replace one that dies while it starts."""
 
-RECYCLE_SHARE = 0.6
-"""A worker that still holds this share of its limit after a unit is replaced by a fresh process."""
+RECYCLE_SHARE, GROWN_SHARE = 0.6, 0.2
+"""A worker that still holds the first share of its limit after a unit is replaced by a fresh process,
+unless it has hardly grown, by less than the second, since it had opened its job: another one would hold as much."""
 
 LEAVING_SECONDS = 0.2
 """Time that a process which is about to be replaced holds a task up, before another gets it."""
@@ -80,6 +85,7 @@ class Job(Protocol):
 _packed: dict[str, tuple[Job, dict[str, str], str]] = {}
 _opened: dict[str, OpenJob] = {}
 _joined: dict[str, float] = {}
+_fresh: dict[str, int] = {}
 _opening = threading.Lock()
 _leaving = threading.Event()
 
@@ -98,9 +104,7 @@ class JobPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
         _packed[self.job.run_id] = self.job, self.versions, worker.address
         _joined.setdefault("at", monotonic())
         # how this process ends is told by its pid, and it may never come to say that itself
-        worker.loop.asyncio_loop.call_later(
-            0.1, worker.log_event, topic(self.job.run_id), who(worker) | {"what": "ready"}
-        )
+        worker.loop.asyncio_loop.call_later(0.1, _say_ready, worker, self.job.run_id, monotonic() + OPENING_SECONDS)
         # opened in a thread, so that loading a tokenizer never delays a heartbeat
         worker.loop.asyncio_loop.run_in_executor(None, _open_quietly, self.job.run_id)
 
@@ -124,7 +128,15 @@ def open_job(run_id: str) -> OpenJob:
             job, versions, address = _packed[run_id]
             check_worker(versions, address)
             _opened[run_id] = job.open()
+            _fresh["rss"] = _rss()
         return _opened[run_id]
+
+
+def _say_ready(worker: Worker, run_id: str, until: float) -> None:
+    """Tell that this process is there, now and then until it has opened the job: with many on few cores that is long."""
+    worker.log_event(topic(run_id), who(worker) | {"what": "ready"})
+    if run_id in _packed and run_id not in _opened and monotonic() < until:
+        worker.loop.asyncio_loop.call_later(ALIVE_SECONDS, _say_ready, worker, run_id, until)
 
 
 def _open_quietly(run_id: str) -> None:
@@ -282,19 +294,24 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def _recycle_if_grown() -> int:
     """Resident bytes; a process that keeps too much of its limit is replaced once its result is away."""
-    rss = int(psutil.Process().memory_info().rss)
+    rss = _rss()
     try:
         worker = get_worker()
     except ValueError:
         return rss
-    limit = worker.memory_manager.memory_limit
-    if limit and rss > RECYCLE_SHARE * limit:
+    limit = worker.memory_manager.memory_limit or sys.maxsize
+    most = max(RECYCLE_SHARE * limit, _fresh.get("rss", 0) + GROWN_SHARE * limit)
+    if rss > most:
         gc.collect()
-        rss = int(psutil.Process().memory_info().rss)
-        if rss > RECYCLE_SHARE * limit and worker.nanny:
+        rss = _rss()
+        if rss > most and worker.nanny:
             _leaving.set()
             worker.loop.add_callback(worker.loop.call_later, 1.0, _retire, worker)
     return rss
+
+
+def _rss() -> int:
+    return int(psutil.Process().memory_info().rss)
 
 
 async def _retire(worker: Worker) -> None:
