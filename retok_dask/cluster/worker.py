@@ -47,7 +47,7 @@ ALIVE_SECONDS = 5.0
 OPENING_SECONDS = 900.0
 """Longest time in which a process that opens its job is believed to get there."""
 
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 2.0
 """A worker's first task waits until its process is so old: a nanny does not replace one that dies while it starts."""
 
 RECYCLE_SHARE, GROWN_SHARE = 0.6, 0.2
