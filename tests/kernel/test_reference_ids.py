@@ -44,7 +44,21 @@ def shapes() -> list[Probe]:
 @pytest.mark.parametrize("vocabulary", FAMILIES)
 def test_ids_equal_the_reference(vocabulary):
     """Control-token text is passed through here, as the reference does by default."""
-    name, today = FAMILIES[vocabulary], dt.datetime.now().astimezone().date()
+    today = _today()
+    try:
+        check_ids(vocabulary, today)
+    except AssertionError:
+        if _today() == today:
+            raise
+        check_ids(vocabulary, _today())  # midnight passed, and the reference prints the day
+
+
+def _today() -> dt.date:
+    return dt.datetime.now().astimezone().date()
+
+
+def check_ids(vocabulary: str, today: dt.date) -> None:
+    name = FAMILIES[vocabulary]
     made = real(name, vocabulary, control_tokens="allow", date=today.isoformat())
     found = shapes()
     records = [{"messages": probe.messages, "tools": probe.tools} for probe in found]
