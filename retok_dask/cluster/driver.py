@@ -34,7 +34,7 @@ REPAIR_SECONDS = 5.0
 """Time between two attempts to bring a cluster of ours back to its size."""
 
 NOTICE_SECONDS = 40.0
-"""Time in which a cluster of ours sees that a nanny has ended: `lost-worker-timeout`, and as much to start anew."""
+"""Time in which a process that ended is there again, if its nanny is; after that there are to be more of both."""
 
 EMPTY_SECONDS = 180.0
 """Longest time that a cluster of ours may have no worker at all."""
@@ -227,4 +227,4 @@ class Driver(Trouble):
             self._grown = monotonic()  # the cluster has not seen that some of its nannies have ended
             cluster.scale(len(cluster.worker_spec) + wanted - self.workers)
         else:
-            cluster.scale(wanted)  # makes those anew whose nanny has ended too
+            cluster.scale(max(wanted, len(cluster.worker_spec)))  # makes those anew whose nanny Dask saw end

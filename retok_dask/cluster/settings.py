@@ -55,7 +55,9 @@ def own_settings(recipe: Recipe) -> dict[str, Any]:
         "distributed.worker.memory.pause": False,
         "distributed.worker.memory.terminate": 0.95,
         "distributed.worker.memory.monitor-interval": "100ms",
-        "distributed.deploy.lost-worker-timeout": "20s",
+        # after that time Dask closes the nanny of a worker that is not there at this very moment, also if it had
+        # come back meanwhile and the nanny is about to replace it again; the driver sees to nannies that ended
+        "distributed.deploy.lost-worker-timeout": "1000h",
         "distributed.comm.timeouts.connect": "30s",
         "distributed.comm.timeouts.tcp": "60s",
         "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": ["*"],

@@ -232,21 +232,28 @@ class OutputFolder:
         ``If-None-Match``; others overwrite.
 
         Raises:
-            FileExistsError: there is one.
+            FileExistsError: there is one; perhaps of this very call, whose first try was not answered.
+            StorageError: the storage refuses.
         """
-        if self.is_local:
-            target = Path(self.path(relative))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("xb") as file:
-                file.write(data)
-            return
-        fs, path = self._resolve(relative)
-        if fs.exists(path):
+
+        def create(fs: Any, path: str) -> bool:
+            try:
+                if self.is_local:
+                    Path(path).parent.mkdir(parents=True, exist_ok=True)
+                    with Path(path).open("xb") as file:
+                        file.write(data)
+                elif fs.exists(path):
+                    return False
+                elif self.protocol in {"s3", "s3a"}:
+                    fs.pipe_file(path, data, mode="create")
+                else:
+                    self.write_bytes(relative, data)
+            except FileExistsError:
+                return False
+            return True
+
+        if not self._call(create, relative, reading=False):
             raise FileExistsError(self.url_of(relative))
-        if self.protocol in {"s3", "s3a"}:
-            fs.pipe_file(path, data, mode="create")
-        else:
-            self.write_bytes(relative, data)
 
     def write_json(self, relative: str, value: Any, *, indent: bool = False) -> Published:
         """Write a value as JSON, whole or not at all."""

@@ -130,7 +130,7 @@ class OutputLock:
             self.folder.create_bytes(LOCK, self._content())
         except FileExistsError:
             holder = self.holder()
-            if holder is not None and holder.is_alive(self._clock()):
+            if holder is not None and holder.owner != self.owner and holder.is_alive(self._clock()):
                 raise OutputLocked(self._refusal(holder)) from None
             return False
         return True
