@@ -25,8 +25,10 @@ RECORDS = 36
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
-        yield cluster
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
+    yield cluster
+    with suppress(KeyError):  # Dask stumbles over a worker that it did not see come before it went
+        cluster.close()
 
 
 @pytest.fixture(scope="module")
