@@ -12,8 +12,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Arrow's allocator reads this when Arrow is loaded. With huge pages, the first unit of a process spends more on
-# getting them from a machine whose memory is in pieces than on its own work, and keeps 20 to 30 MiB more. (Arrow's
-# other allocators cost each unit more, and the C library's five times as much under Dask's MALLOC_TRIM_THRESHOLD_.)
+# getting them from a machine whose memory is in pieces than on its own work, and the process keeps more. (Arrow's
+# other allocators cost each unit more, most of all the C library's under Dask's MALLOC_TRIM_THRESHOLD_.)
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
 _HOMES = {

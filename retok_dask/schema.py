@@ -49,7 +49,7 @@ def numbers(values: npt.NDArray[Any]) -> pa.Array:
     """Numbers as an Arrow array in the same memory.
 
     Arrays are made from buffers here and below, because `pa.array` imports
-    pandas: a third of a second and 50 MiB in each process.
+    pandas, which costs each process time and memory.
     """
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, _buffer(values)])
 

@@ -47,7 +47,7 @@ def own_settings(recipe: Recipe) -> dict[str, Any]:
         "distributed.worker.daemon": True,
         # a process imports what it will need while the client still loads tokenizer and template
         "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), "retok_dask.cluster.job"],
-        # Dask's own 10 and 20 ms take 7 % of a worker's core: its event loop interrupts the unit for each of them
+        # far more often by default, and Dask's event loop interrupts the unit each time
         "distributed.worker.profile.interval": "100ms",
         "distributed.admin.tick.interval": "500ms",
         "distributed.worker.memory.target": False,

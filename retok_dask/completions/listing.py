@@ -61,7 +61,7 @@ def list_inputs(recipe: Recipe) -> Listing:
 
 def _first_unit(parts: list[tuple[str, Part]], target: int) -> list[Unit]:
     """A small unit for the start, its parts taken off the list; it is larger where a file cannot be cut."""
-    if target < 2 * FIRST_UNIT:
+    if not parts or target < 2 * FIRST_UNIT:
         return []
     name, first = parts[0]
     if first.format in SPLITTABLE and not first.compression:

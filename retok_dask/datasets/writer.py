@@ -33,8 +33,8 @@ ROW_GROUP_ELEMENTS = 1 << 27
 DICTIONARY_COLUMNS = ("source_file", "outcome", "reason", "segments.list.element.kind")
 """Ids are never dictionary-encoded: it costs time and, with this many values, space.
 
-BYTE_STREAM_SPLIT would save a quarter of the time that ids take, and some
-space; but DuckDB 1.2 and fastparquet read no integers in it.
+BYTE_STREAM_SPLIT would save time and some space; but DuckDB 1.2 and
+fastparquet read no integers in it.
 """
 
 

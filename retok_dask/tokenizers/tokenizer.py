@@ -196,7 +196,7 @@ class Tokenizer:
         """What the fast engine is made from: without the normalizer where its texts are in NFC before it sees them."""
         if self._composer is None:
             return self.definition.json
-        # in the text, because a parsed vocabulary takes ten times its size, and worker memory never shrinks again
+        # in the text, because a parsed vocabulary takes many times its size, and worker memory never shrinks again
         return _NFC_STEP.sub('"normalizer":null', self.definition.json)
 
     @property

@@ -32,7 +32,14 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
-from retok_dask.errors import FingerprintMismatch, OutputError, OutputLocked, RecipeError, UnfinishedOutput
+from retok_dask.errors import (
+    FingerprintMismatch,
+    OutputError,
+    OutputLocked,
+    RecipeError,
+    StorageError,
+    UnfinishedOutput,
+)
 from retok_dask.kernel import UnitStats
 
 RECIPE = make_recipe("out")
@@ -246,6 +253,16 @@ def test_a_damaged_lock_does_not_lock_for_ever(lock_folder):
     lock = OutputLock(lock_folder)
     lock.acquire()
     assert lock.holder().owner == lock.owner
+
+
+def test_a_file_is_created_once_and_a_refusal_is_explained(lock_folder, tmp_path):
+    lock_folder.create_bytes("once.json", b"1")
+    with pytest.raises(FileExistsError, match=r"once\.json"):
+        lock_folder.create_bytes("once.json", b"2")
+    assert lock_folder.read_bytes("once.json") == b"1"
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="file"):
+        OutputFolder(str(tmp_path / "file" / "out")).create_bytes("lock.json", b"1")
 
 
 def test_a_live_lock_can_be_taken_on_purpose(lock_folder):
