@@ -21,6 +21,7 @@ NATIVE_THREADS = dict.fromkeys(
         "OPENBLAS_NUM_THREADS",
         "MKL_NUM_THREADS",
         "RAYON_NUM_THREADS",
+        "FASTOKENS_BPE_THREADS",
         "ARROW_IO_THREADS",
         "TOKENIZERS_PARALLELISM",
     ),

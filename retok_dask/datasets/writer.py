@@ -76,6 +76,7 @@ class ParquetSink:
             use_dictionary=[name for name in DICTIONARY_COLUMNS if name.partition(".")[0] in schema.names],
             write_statistics=[f.name for f in schema if not pa.types.is_nested(f.type)],
             data_page_size=MiB,
+            write_batch_size=MiB // 16,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -23,6 +23,7 @@ def limit_native_threads() -> None:
     """
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # its own pool heeds no other setting, and spins
 
 
 class Engine(Protocol):
