@@ -15,6 +15,7 @@ from retok_dask.datasets.digest import list_values
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.rows import read_batches
 from retok_dask.errors import OutputError
+from retok_dask.kernel.stats import count_tokens
 from retok_dask.schema import numbers, sample_schema
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ class TokenCounts:
         """Count the rows of a batch with the columns ``input_ids`` and ``loss_mask``."""
         ids, _ = list_values(samples.column("input_ids"))
         mask, _ = list_values(samples.column("loss_mask"))
-        count = np.bincount(ids)
+        self.add(*count_tokens(ids, mask))
+
+    def add(self, count: Counts, trained: Counts) -> None:
+        """Add what somebody else has counted."""
         self.count = _sum(self.count, count)
-        self.trained = _sum(self.trained, count if mask.all() else np.bincount(ids[mask]))
+        self.trained = _sum(self.trained, trained)
 
     def __iadd__(self, other: TokenCounts) -> Self:
-        self.count = _sum(self.count, other.count)
-        self.trained = _sum(self.trained, other.trained)
+        self.add(other.count, other.trained)
         return self
 
     def to_table(self) -> pa.Table:

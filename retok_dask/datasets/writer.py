@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from retok_dask.datasets.folder import OutputFolder
+    from retok_dask.datasets.vocabulary import Counts
 
 MiB = 1024 * 1024
 ROW_GROUP_BYTES = 16 * MiB
@@ -47,6 +48,8 @@ class SampleBatch(Protocol):
     def rejects(self) -> pa.RecordBatch: ...
     @property
     def stats(self) -> UnitStats: ...
+    @property
+    def token_counts(self) -> tuple[Counts, Counts] | None: ...
 
 
 class UnitLike(Protocol):
@@ -169,7 +172,10 @@ class UnitWriter:
         started = perf_counter()
         self._sinks["samples"].write(batch.samples)
         self._digest.update(batch.samples)
-        self._tokens.update(batch.samples)
+        if batch.token_counts is None:
+            self._tokens.update(batch.samples)
+        else:
+            self._tokens.add(*batch.token_counts)
         self._summary.update(batch.samples)
         self.write_rejects(batch.rejects)
         self.add_stats(batch.stats)

@@ -52,7 +52,6 @@ class Row:
         mask: a loss mask that comes with the row and wins over the policy.
         carried: what must come through from a row of another tokenizer.
         item: which item of its record it comes from.
-        length: tokens before any cut; set once encoded.
     """
 
     rendered: Rendered
@@ -62,7 +61,6 @@ class Row:
     mask: npt.NDArray[np.bool_] | None = None
     carried: Carried | None = None
     item: int = 0
-    length: int = 0
 
     @property
     def size(self) -> int:

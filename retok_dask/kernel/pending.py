@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from retok_dask.kernel.items import Row
+    from retok_dask.kernel.rows import Pieces
     from retok_dask.types import Item
 
 Mark = tuple[str, int, int]
@@ -107,6 +108,10 @@ class Pending:
     def origin(self, row: int) -> Origin:
         """The record that a row comes from."""
         return self.origins[self.owners[row]]
+
+    def rows_of(self, pieces: Pieces) -> list[Row]:
+        """The row of each piece."""
+        return [self.rows[row] for row in pieces.row.tolist()]
 
     def check_duplicate(self, mark: Mark) -> None:
         """Leave out an item whose content came before."""

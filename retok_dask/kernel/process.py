@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
 from retok_dask.kernel.pending import MEMORY, InMemory, Mark, Origin, Pending
 from retok_dask.kernel.recover import Recoverer
-from retok_dask.kernel.rows import Piece, chunks, cut_of, is_whole, refusal, take_pieces
+from retok_dask.kernel.rows import Pieces, chunks, cut_of, may_be_refused, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
-from retok_dask.kernel.stats import trained_tokens
+from retok_dask.kernel.stats import count_tokens, trained_tokens
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import SOURCE_TOKENS_COLUMN, kept_columns, sample_id
 from retok_dask.types import (
@@ -54,11 +55,13 @@ class Batch:
         samples: rows of :func:`retok_dask.schema.sample_schema`.
         rejects: rows of :data:`retok_dask.schema.REJECT_SCHEMA`: rejected and filtered records.
         stats: the counts of exactly these records and rows.
+        token_counts: how often each id is in the samples, and how often trained; None where nobody has counted.
     """
 
     samples: pa.RecordBatch
     rejects: pa.RecordBatch
     stats: UnitStats
+    token_counts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
 
 class Kernel:
@@ -101,7 +104,9 @@ class Kernel:
         self._rows_of = row_maker(recipe, dataset, tokenizer, template, self._retokenizer)
         self._recover = _recovery(dataset, self.source)
         self._keep = kept_columns(recipe)
-        self._classes = token_classes(tokenizer)
+        self._chunks = recipe.documents.chunk_tokens or 0 if dataset.mode == "text" else 0
+        classes = token_classes(tokenizer)
+        self._ids_of = {found: np.flatnonzero(classes == found) for found in (BYTE_PIECE, UNKNOWN)}
 
     @property
     def token_table(self) -> list[dict[str, Any]]:
@@ -207,38 +212,41 @@ class Kernel:
             # the encoder names its reason in front, see Encoded.failed
             reason, _, detail = why.partition(": ")
             pending.origin(row).leave_out(RecordRejected(RejectReason(reason), detail))
-        pieces, chunked = self._pieces(pending, encoded)
-        encoded = encoded if is_whole(encoded, pieces) else take_pieces(encoded, pieces)
+        lengths = np.diff(encoded.row_splits)
+        pieces = self._pieces(pending, encoded, lengths)
+        encoded = encoded if pieces.are_all(lengths) else take_pieces(encoded, pieces)
         mask = self._mask(pending, pieces, encoded)
         pieces, encoded, mask = self._filter_rows(pending, pieces, encoded, mask)
-        samples = self._sample_batch(pending, pieces, encoded, mask, chunked)
+        origins = [pending.origin(row) for row in pieces.row.tolist()]
+        counts = count_tokens(encoded.ids, mask, self.tokenizer.vocab_size)
+        stats.byte_tokens += int(counts[0][self._ids_of[BYTE_PIECE]].sum())
+        stats.unknown_tokens += int(counts[0][self._ids_of[UNKNOWN]].sum())
+        samples = self._sample_batch(pending, pieces, encoded, mask, origins)
         stats.seconds["mask"] += perf_counter() - encoded_at
-        for piece in pieces:
-            pending.origin(piece.row).written += 1
+        for origin in origins:
+            origin.written += 1
         pending.account()
-        return Batch(samples, reject_batch(pending.left_out), stats)
+        return Batch(samples, reject_batch(pending.left_out), stats, counts)
 
     def _encode(self, rows: list[Row], stats: UnitStats) -> Encoded:
         if self._retokenizer is not None:
-            encoded = encode_carried(rows, self._retokenizer, stats.counts)
-        elif self.dataset.mode == "tokens":
-            encoded = encoded_tokens(rows)
-        else:
-            encoded = self.tokenizer.encode([row.rendered for row in rows])
-        for row, length in zip(rows, np.diff(encoded.row_splits).tolist(), strict=True):
-            row.length = length
-        return encoded
+            return encode_carried(rows, self._retokenizer, stats.counts)
+        if self.dataset.mode == "tokens":
+            return encoded_tokens(rows)
+        return self.tokenizer.encode([row.rendered for row in rows])
 
-    def _pieces(self, pending: Pending, encoded: Encoded) -> tuple[list[Piece], bool]:
+    def _pieces(self, pending: Pending, encoded: Encoded, lengths: npt.NDArray[np.int64]) -> Pieces:
         """Which tokens of which rows are written, by the truncation and chunking that the recipe asks for."""
-        size = self.recipe.documents.chunk_tokens if self.dataset.mode == "text" else None
+        limit = self.recipe.max_length
+        if not self._chunks and not encoded.failed and (limit is None or not (lengths > limit).any()):
+            return Pieces.whole(lengths)
         overlap = self.recipe.documents.overlap_tokens
-        pieces = []
-        for row, length in enumerate(np.diff(encoded.row_splits).tolist()):
+        places = []
+        for row, length in enumerate(lengths.tolist()):
             if row in encoded.failed:
                 continue
-            if size is not None:
-                pieces += [Piece(row, start, end) for start, end in chunks(length, size, overlap)]
+            if self._chunks:
+                places += [(row, start, end) for start, end in chunks(length, self._chunks, overlap)]
                 continue
             start, end = cut_of(encoded, row, length, self.recipe)
             if end <= start < length:
@@ -246,61 +254,58 @@ class Kernel:
                     RecordFiltered(FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}")
                 )
                 continue
-            pieces.append(Piece(row, start, end))
-        return pieces, size is not None
+            places.append((row, start, end))
+        return Pieces.of(places, lengths)
 
-    def _mask(self, pending: Pending, pieces: list[Piece], encoded: Encoded) -> npt.NDArray[np.bool_]:
-        rows = [pending.rows[piece.row] for piece in pieces]
+    def _mask(self, pending: Pending, pieces: Pieces, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        rows = pending.rows_of(pieces)
+        flags = [row.rendered.flags for row in rows]
         mask = self.policy.apply(
             encoded.seg_splits,
             encoded.seg_start,
             encoded.seg_end,
             encoded.seg_kind,
             encoded.seg_message,
-            flags=[row.rendered.flags for row in rows] if any(row.rendered.flags for row in rows) else None,
+            flags=flags if any(flags) else None,
             turns=np.array([row.rendered.turn for row in rows], np.int64),
         )
-        for number, (row, piece) in enumerate(zip(rows, pieces, strict=True)):
+        for number, row in enumerate(rows):
             if row.mask is not None or not row.trains:
                 part = slice(int(encoded.row_splits[number]), int(encoded.row_splits[number + 1]))
-                mask[part] = False if row.mask is None else row.mask[piece.start : piece.end]
+                mask[part] = False if row.mask is None else row.mask[pieces.start[number] : pieces.end[number]]
         return mask
 
     def _filter_rows(
-        self, pending: Pending, pieces: list[Piece], encoded: Encoded, mask: npt.NDArray[np.bool_]
-    ) -> tuple[list[Piece], Encoded, npt.NDArray[np.bool_]]:
+        self, pending: Pending, pieces: Pieces, encoded: Encoded, mask: npt.NDArray[np.bool_]
+    ) -> tuple[Pieces, Encoded, npt.NDArray[np.bool_]]:
         """Leave out rows that the filters refuse, each counted with its reason."""
-        loss = trained_tokens(mask, encoded.row_splits).tolist()
-        stay = []
-        for number, piece in enumerate(pieces):
-            row = pending.rows[piece.row]
-            length = piece.end - piece.start
-            refused = refusal(self.dataset.filters, length, loss[number], trains=row.trains, cut=length < row.length)
-            if refused is None:
-                stay.append(number)
-            else:
-                pending.origin(piece.row).leave_out(RecordFiltered(*refused))
-        if len(stay) == len(pieces):
+        rules = self.dataset.filters
+        lengths, loss = pieces.lengths, trained_tokens(mask, encoded.row_splits)
+        trains = np.array([row.trains for row in pending.rows_of(pieces)], np.bool_)
+        stays = np.ones(len(pieces), np.bool_)
+        for number in may_be_refused(rules, lengths, loss, trains).tolist():
+            length, cut = int(lengths[number]), bool(pieces.cut[number])
+            refused = refusal(rules, length, int(loss[number]), trains=bool(trains[number]), cut=cut)
+            if refused is not None:
+                pending.origin(int(pieces.row[number])).leave_out(RecordFiltered(*refused))
+                stays[number] = False
+        if stays.all():
             return pieces, encoded, mask
-        chosen = [Piece(n, 0, int(encoded.row_splits[n + 1] - encoded.row_splits[n])) for n in stay]
-        parts = [mask[int(encoded.row_splits[n]) : int(encoded.row_splits[n + 1])] for n in stay]
-        kept_mask = np.concatenate(parts) if parts else np.zeros(0, np.bool_)
-        return [pieces[n] for n in stay], take_pieces(encoded, chosen), kept_mask
+        stay = np.flatnonzero(stays)
+        rest = take_pieces(encoded, Pieces.whole(lengths).take(stay))
+        return pieces.take(stay), rest, mask[np.repeat(stays, lengths)]
 
     def _sample_batch(
         self,
         pending: Pending,
-        pieces: list[Piece],
+        pieces: Pieces,
         encoded: Encoded,
         mask: npt.NDArray[np.bool_],
-        chunked: bool,
+        origins: list[Origin],
     ) -> pa.RecordBatch:
         stats = pending.stats
-        rows = [pending.rows[piece.row] for piece in pieces]
-        origins = [pending.origin(piece.row) for piece in pieces]
-        truncated = [
-            not chunked and piece.end - piece.start < row.length for row, piece in zip(rows, pieces, strict=True)
-        ]
+        rows = pending.rows_of(pieces)
+        truncated = np.zeros(len(rows), np.bool_) if self._chunks else pieces.cut
         loss = stats.add_rows(
             encoded.ids,
             encoded.row_splits,
@@ -310,33 +315,32 @@ class Kernel:
             np.repeat(np.arange(len(rows)), np.diff(encoded.seg_splits)),
             self.tokenizer.bos_id,
         )
-        classes = self._classes.take(encoded.ids)
-        stats.byte_tokens += int(np.count_nonzero(classes == BYTE_PIECE))
-        stats.unknown_tokens += int(np.count_nonzero(classes == UNKNOWN))
-        stats.truncated += sum(truncated)
+        stats.truncated += int(truncated.sum())
         stats.shared_tokens += int(encoded.shared.sum())
         return sample_batch(
             encoded,
             mask,
             loss,
-            sample_ids=self._sample_ids(rows, origins, pieces, chunked),
+            sample_ids=self._sample_ids(rows, origins, pieces),
             truncated=truncated,
             files=[origin.record.file for origin in origins],
             rows=[origin.record.row for origin in origins],
             flags=[_flags_text(row.rendered.flags) for row in rows],
-            kept=[row.kept for row in rows],
+            kept=[row.kept for row in rows] if self._keep else (),
             keep=self._keep,
         )
 
-    def _sample_ids(self, rows: list[Row], origins: list[Origin], pieces: list[Piece], chunked: bool) -> list[str]:
-        names = []
-        chunk = -1
-        for number, (row, origin) in enumerate(zip(rows, origins, strict=True)):
-            same_row = number > 0 and pieces[number].row == pieces[number - 1].row
-            chunk = (chunk + 1 if same_row else 0) if chunked else -1
-            file, position, item = origin.mark(row.item)
-            names.append(sample_id(self.dataset.name, file, position, item, row.rendered.turn, chunk))
-        return names
+    def _sample_ids(self, rows: list[Row], origins: list[Origin], pieces: Pieces) -> list[str]:
+        """The name of each piece; the chunks of a row are numbered."""
+        chunk = itertools.repeat(-1)
+        if self._chunks:
+            first = np.searchsorted(pieces.row, pieces.row)
+            chunk = iter((np.arange(len(pieces)) - first).tolist())
+        name = self.dataset.name
+        return [
+            sample_id(name, *origin.mark(row.item), row.rendered.turn, number)
+            for row, origin, number in zip(rows, origins, chunk, strict=False)
+        ]
 
 
 def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow], Item] | None:
@@ -356,4 +360,4 @@ def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:
-    return orjson.dumps(flags).decode() if any(flag is not None for flag in flags) else None
+    return orjson.dumps(flags).decode() if flags and any(flag is not None for flag in flags) else None

@@ -1,64 +1,91 @@
 """Cutting rows of an encoded batch: truncation, chunking, leaving rows out.
 
-A cut is a list of pieces ``(row, start, end)`` in tokens; the surviving tokens
-keep their segments.
+The surviving tokens keep their segments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from retok_dask.types import Encoded, FilterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
     from retok_dask.recipe import FilterSpec, Recipe
 
+    Int64 = npt.NDArray[np.int64]
 
 _Int = TypeVar("_Int", np.int8, np.int32)
 
 
 @dataclass(slots=True)
-class Piece:
-    """Tokens ``start`` to ``end`` of one row of a batch."""
+class Pieces:
+    """What is written of a batch: tokens ``start`` to ``end`` of its rows; ``cut`` where that is not all of the row."""
 
-    row: int
-    start: int
-    end: int
+    row: Int64
+    start: Int64
+    end: Int64
+    cut: npt.NDArray[np.bool_]
+
+    @classmethod
+    def whole(cls, lengths: Int64) -> Self:
+        """All rows, from end to end."""
+        rows = np.arange(lengths.size)
+        return cls(rows, np.zeros_like(rows), lengths, np.zeros(rows.size, np.bool_))
+
+    @classmethod
+    def of(cls, places: Iterable[tuple[int, int, int]], lengths: Int64) -> Self:
+        """From (row, start, end) of each."""
+        row, start, end = np.array([*places], np.int64).reshape(-1, 3).T
+        return cls(row, start, end, end - start < lengths[row])
+
+    def __len__(self) -> int:
+        return self.row.size
+
+    @property
+    def lengths(self) -> Int64:
+        return self.end - self.start
+
+    def take(self, which: Int64) -> Pieces:
+        """Some of them."""
+        return Pieces(self.row[which], self.start[which], self.end[which], self.cut[which])
+
+    def are_all(self, lengths: Int64) -> bool:
+        """Whether they are all rows of these lengths, uncut, in order."""
+        return np.array_equal(self.row, np.arange(lengths.size)) and not self.cut.any()
 
 
-def take_pieces(encoded: Encoded, pieces: Sequence[Piece]) -> Encoded:
+def take_pieces(encoded: Encoded, pieces: Pieces) -> Encoded:
     """A batch made of pieces of another one's rows, in the order given."""
     ids, kinds, messages, starts, ends = [], [], [], [], []
-    lengths = np.zeros(len(pieces), np.int64)
     seg_counts = np.zeros(len(pieces), np.int64)
-    for number, piece in enumerate(pieces):
-        base = int(encoded.row_splits[piece.row])
-        ids.append(encoded.ids[base + piece.start : base + piece.end])
-        part = slice(int(encoded.seg_splits[piece.row]), int(encoded.seg_splits[piece.row + 1]))
+    places = zip(pieces.row.tolist(), pieces.start.tolist(), pieces.end.tolist(), strict=True)
+    for number, (row, start, end) in enumerate(places):
+        base = int(encoded.row_splits[row])
+        ids.append(encoded.ids[base + start : base + end])
+        part = slice(int(encoded.seg_splits[row]), int(encoded.seg_splits[row + 1]))
         seg_start, seg_end = encoded.seg_start[part], encoded.seg_end[part]
-        inside = (seg_end > piece.start) & (seg_start < piece.end)
-        starts.append(np.maximum(seg_start[inside], piece.start) - piece.start)
-        ends.append(np.minimum(seg_end[inside], piece.end) - piece.start)
+        inside = (seg_end > start) & (seg_start < end)
+        starts.append(np.maximum(seg_start[inside], start) - start)
+        ends.append(np.minimum(seg_end[inside], end) - start)
         kinds.append(encoded.seg_kind[part][inside])
         messages.append(encoded.seg_message[part][inside])
-        lengths[number] = piece.end - piece.start
         seg_counts[number] = int(inside.sum())
     return Encoded(
         ids=_join(ids, np.int32),
-        row_splits=_splits(lengths),
+        row_splits=_splits(pieces.lengths),
         seg_splits=_splits(seg_counts),
         seg_start=_join(starts, np.int32),
         seg_end=_join(ends, np.int32),
         seg_kind=_join(kinds, np.int8),
         seg_message=_join(messages, np.int32),
-        shared=encoded.shared[[piece.row for piece in pieces]],
+        shared=encoded.shared[pieces.row],
         fallback_rows=encoded.fallback_rows,
     )
 
@@ -86,12 +113,17 @@ def cut_of(encoded: Encoded, row: int, length: int, recipe: Recipe) -> tuple[int
     return 0, 0
 
 
-def is_whole(encoded: Encoded, pieces: Sequence[Piece]) -> bool:
-    """Whether the pieces are all rows, uncut, in order."""
-    lengths = np.diff(encoded.row_splits).tolist()
-    return len(pieces) == len(lengths) and all(
-        piece.row == row and piece.start == 0 and piece.end == lengths[row] for row, piece in enumerate(pieces)
-    )
+def may_be_refused(rules: FilterSpec, length: Int64, loss: Int64, trains: npt.NDArray[np.bool_]) -> Int64:
+    """The rows that :func:`refusal` has to look at: it refuses no other."""
+    untrained = loss < rules.min_trained_tokens
+    if rules.min_trained_share is not None or rules.max_trained_share is not None:
+        untrained[:] = True
+    refused = untrained & trains
+    if rules.max_tokens is not None:
+        refused |= length > rules.max_tokens
+    if rules.min_tokens is not None:
+        refused |= length < rules.min_tokens
+    return np.flatnonzero(refused)
 
 
 def refusal(rules: FilterSpec, length: int, loss: int, *, trains: bool, cut: bool) -> tuple[FilterReason, str] | None:

@@ -193,6 +193,19 @@ def trained_tokens(mask: npt.NDArray[np.bool_], edges: npt.NDArray[np.int64]) ->
     return found
 
 
+def count_tokens(
+    ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], vocab_size: int = 0
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How often each id is there, and how often it is trained."""
+    count = np.bincount(ids, minlength=vocab_size)
+    hits = np.count_nonzero(mask)
+    if hits == ids.size:
+        return count, count
+    if 2 * hits > ids.size:  # the smaller part is counted
+        return count, count - np.bincount(ids[~mask], minlength=count.size)
+    return count, np.bincount(ids[mask], minlength=count.size)
+
+
 def _count(counter: Counter[str], values: npt.NDArray[np.integer]) -> None:
     names, numbers = np.unique(values, return_counts=True)
     counter.update({str(name): int(number) for name, number in zip(names, numbers, strict=True)})

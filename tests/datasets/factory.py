@@ -34,6 +34,7 @@ class FakeBatch:
     samples: pa.RecordBatch
     rejects: pa.RecordBatch
     stats: UnitStats
+    token_counts: None = None
 
 
 @dataclass
