@@ -167,6 +167,7 @@ class Record:
         value: the parsed record, None if parsing failed.
         counts: what was mended while reading it, by name, or None; the
             layout hands it on in the counts of the record's first item.
+        exact: parsing is known to have lost nothing: no second value of a key, no digit.
     """
 
     file: str
@@ -175,6 +176,7 @@ class Record:
     raw: bytes | None
     value: dict[str, Any] | None
     counts: dict[str, int] | None = None
+    exact: bool = False
 
 
 @dataclass(slots=True)

@@ -60,4 +60,4 @@ def read_text(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
         detail = f"{error.reason} at byte {error.start} of the file"
         yield Reject(part.url, 0, 0, RejectReason.bad_utf8, detail, raw[: 64 * 1024])
         return
-    yield Record(part.url, 0, 0, raw, {"text": text})
+    yield Record(part.url, 0, 0, raw, {"text": text}, exact=True)

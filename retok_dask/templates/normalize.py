@@ -19,6 +19,8 @@ from retok_dask.templates.schemas import read_tools
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from retok_dask.recipe import NormalizeSpec
 
 Message = dict[str, Any]
@@ -44,23 +46,31 @@ def normalize_conversation(
     """
     if not conversation.messages:
         raise RecordRejected(RejectReason.empty_conversation, "no messages")
-    counts: Counter[str] = Counter()
     tools, known = conversation.tools, {}
+    counts: Mapping[str, int] = {}
     if tools is not None:
         read = read_tools(tools, drop_nulls=spec.tool_schemas)
-        tools, known = read.tools, read.known
-        counts.update(read.counts)
-    work = _Normalizer(spec, counts, known, knows_developer)
-    messages = [work.message(message, number) for number, message in enumerate(conversation.messages)]
+        tools, known, counts = read.tools, read.known, read.counts
+    messages: list[Message] = []
+    work = None
+    for number, message in enumerate(conversation.messages):
+        in_order = _is_in_order(message)
+        if in_order and "tool_calls" not in message:
+            messages.append(message)
+            continue
+        if work is None:
+            work = _Normalizer(spec, Counter(counts), known, knows_developer)
+            counts = work.counts
+        messages.append(work.message(message, number, in_order=in_order))
     return Conversation(
-        messages=messages,
-        tools=tools or None,
-        id=conversation.id,
-        flags=conversation.flags,
-        template_args=conversation.template_args,
-        kept=conversation.kept,
-        output_markers=conversation.output_markers,
-        counts={name: number for name, number in counts.items() if number},
+        messages,
+        tools or None,
+        conversation.id,
+        conversation.flags,
+        conversation.template_args,
+        conversation.kept,
+        {name: number for name, number in counts.items() if number} if counts else {},
+        conversation.output_markers,
     )
 
 
@@ -74,24 +84,26 @@ class _Normalizer:
         self.knows_developer = knows_developer
         self._decoder: json.JSONDecoder | None = None
 
-    def message(self, message: Message, number: int) -> Message:
-        """One message in order; the same object where nothing is to do."""
+    def message(self, message: Message, number: int, *, in_order: bool) -> Message:
+        """One message, put in order; it is `in_order` already where at most its tool calls are not."""
+        changed = dict(message)
+        if not in_order:
+            self._fields(changed, number)
+        if changed["role"] == "assistant" and changed.get("tool_calls") is not None:
+            self._calls(changed, number)
+        return changed
+
+    def _fields(self, message: Message, number: int) -> None:
         role = message.get("role")
         if not isinstance(role, str):
             raise RecordRejected(RejectReason.unknown_role, f"message {number} has the role {role!r}")
-        if role in _ORDINARY_ROLES and type(message.get("content")) is str and _is_in_order(message, role):
-            return message
-        changed = dict(message)
-        self._role(changed, role)
-        self._content(changed, number)
-        if changed["role"] == "assistant":
+        self._role(message, role)
+        self._content(message, number)
+        if role == "assistant":
             if self.spec.reasoning_fields:
-                self._reasoning(changed, number)
+                self._reasoning(message, number)
             if self.spec.inline_reasoning:
-                self._inline(changed)
-            if changed.get("tool_calls") is not None:
-                self._calls(changed, number)
-        return changed
+                self._inline(message)
 
     def _role(self, message: Message, role: str) -> None:
         if role == "developer" and self.spec.developer_role and not self.knows_developer:
@@ -259,28 +271,30 @@ class _Normalizer:
 
 
 _ORDINARY_ROLES = frozenset({"user", "assistant", "system", "tool"})
-_CHANGED = frozenset({"tool_calls", *REASONING_FIELDS}) - {"reasoning_content"}
-"""Keys of an assistant message that are looked at one by one."""
+_OTHER_NAMES = frozenset(REASONING_FIELDS) - {"reasoning_content"}
 
 
-def _is_in_order(message: Message, role: str) -> bool:
-    """Whether a message with a text and an ordinary role needs no change; False is always safe."""
+def _is_in_order(message: Message) -> bool:
+    """Whether a message has a text and an ordinary role, and needs no change but to tool calls; False is always safe."""
+    role, content = message.get("role"), message.get("content")
+    if type(content) is not str or type(role) is not str or role not in _ORDINARY_ROLES:
+        return False
     if role != "assistant":
         return True
     if len(message) != 2:
-        reasoning = message.get("reasoning_content")
-        if type(reasoning) is not str or not reasoning or not _CHANGED.isdisjoint(message):
+        reasoning = message.get("reasoning_content", "none")
+        if type(reasoning) is not str or not reasoning or not _OTHER_NAMES.isdisjoint(message):
             return False
-    content = message["content"]
     return not ("<" in content and "think>" in content)
 
 
 def holds_float(value: Any) -> bool:
     """Whether parsed JSON holds a real number; the fast reader makes one of an integer past 64 bits too."""
     todo = [value]
-    while todo:
-        item = todo.pop()
+    for item in todo:  # which grows meanwhile
         kind = type(item)
+        if kind is str:
+            continue
         if kind is dict:
             todo += item.values()
         elif kind is list:

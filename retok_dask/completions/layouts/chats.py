@@ -137,26 +137,29 @@ def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Co
     if not isinstance(messages, list):
         raise RecordRejected(RejectReason.bad_layout, f"messages are a list, not {type(messages).__name__}")
     counts: dict[str, int] = {}
-    out = [one_message(message, number, spec) for number, message in enumerate(messages)]
-    flags = [None if _FLAGS.isdisjoint(message) else _take_flag(message) for message in out]
+    out: list[dict[str, Any]] = []
+    flags: list[bool | None] = []
+    standard = not spec.roles
+    for number, message in enumerate(messages):
+        if standard and type(message) is dict and _is_in_order(message):
+            if len(message) > 2 and message.get("tool_calls") is not None:
+                check_tool_calls(message["tool_calls"], number)
+            out.append(message)
+            flags.append(None)
+        else:
+            made = one_message(message, number, spec)
+            flags.append(None if _FLAGS.isdisjoint(made) else _take_flag(made))
+            out.append(made)
     system = record.get("system")
     if isinstance(system, str) and system and out[0]["role"] not in ("system", "developer"):
         out.insert(0, {"role": "system", "content": system})
         flags.insert(0, None)
     tools = tools_of(record, counts)
-    return Conversation(out, tools, flags=flags if any(f is not None for f in flags) else [], counts=counts)
+    return Conversation(out, tools, flags=[] if flags.count(None) == len(flags) else flags, counts=counts)
 
 
 def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
-    """One message in OpenAI form; its content and further keys are left as they are.
-
-    The message itself where nothing is to do.
-    """
-    if type(message) is dict and not spec.roles and _is_in_order(message):
-        calls = message.get("tool_calls")
-        if calls is not None:
-            check_tool_calls(calls, number)
-        return message
+    """One message in OpenAI form; its content and further keys are left as they are."""
     if not isinstance(message, dict):
         raise RecordRejected(RejectReason.bad_layout, f"message {number} is no object")
     name = message.get("role")

@@ -75,9 +75,13 @@ class DuplicateKeys:
         counts["duplicate_keys_mended"] = counts.get("duplicate_keys_mended", 0) + 1
 
     def _suspicious(self, raw: bytes, value: dict[str, Any]) -> bool:
-        messages = next((value[name] for name in MESSAGE_LISTS if type(value.get(name)) is list and value[name]), ())
-        first = messages[0] if messages else None
-        keys = (tuple(value), tuple(first) if type(first) is dict else ())
+        messages: list[Any] = []
+        for place in MESSAGE_LISTS:
+            if type(value.get(place)) is list and value[place]:
+                messages = value[place]
+                break
+        of_message = tuple(messages[0]) if messages and type(messages[0]) is dict else ()
+        keys = (tuple(value), of_message)
         if keys not in self._counts:
             if len(self._counts) >= KNOWN:
                 self._counts.clear()
@@ -89,7 +93,10 @@ class DuplicateKeys:
         for name in count.names:
             if found.count(name) > 1:
                 return True
-        return any(found.count(name) > len(messages) for name in count.inner)
+        for name in count.inner:
+            if found.count(name) > len(messages):
+                return True
+        return False
 
     def _count(self, keys: tuple[str, ...], of_message: tuple[str, ...]) -> _Count | None:
         """How often the keys of such a record may occur; None where counting them tells nothing."""

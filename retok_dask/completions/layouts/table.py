@@ -23,6 +23,8 @@ TOKENS = frozenset({"tokens"})
 PROMPTS = frozenset({"prompts"})
 ANY = CHAT | TEXT | TOKENS
 
+_ID_TYPES = (str, int)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -113,19 +115,22 @@ class Layout:
         Raises:
             RecordRejected: with the reason why the record is none.
         """
-        value = self.renamed(record.value or {})
-        counts = dict(record.counts or {})
+        original = record.value or {}
+        value = self.renamed(original)
+        counts = dict(record.counts) if record.counts else {}
         if self._function:
             items = self._run_function(value)
         else:
             rule = self.rule_for(value)
-            if record.raw is not None:
-                self._duplicates.refuse(record.raw, record.value or {}, counts)
+            if not record.exact and record.raw is not None:
+                self._duplicates.refuse(record.raw, original, counts)
             items = _built(rule, value, self.spec)
         for item in items:
-            self._finish(item, value, record.value or {})
-        for name, count in counts.items() if items else ():
-            items[0].counts[name] = items[0].counts.get(name, 0) + count
+            self._finish(item, value, original)
+        if counts and items:
+            mine = items[0].counts
+            for name, count in counts.items():
+                mine[name] = mine.get(name, 0) + count
         return items
 
     def rule_for(self, value: dict[str, Any]) -> Rule:
@@ -170,7 +175,7 @@ class Layout:
         """Fill in the id and kept columns, and hold a conversation to its mode."""
         if item.id is None:
             for name in chats.ID_NAMES:
-                if name in value and isinstance(value[name], str | int):
+                if name in value and isinstance(value[name], _ID_TYPES):
                     item.id = str(value[name])
                     break
         for name in self.spec.keep:
