@@ -251,7 +251,7 @@ def _prompt_row(item: Conversation, template: ChatTemplate) -> Row:
 
 def _kept(values: dict[str, Any]) -> dict[str, str | None]:
     """Kept values as text: JSON where they are no text already."""
-    return {name: _as_text(value) for name, value in values.items()}
+    return {name: _as_text(value) for name, value in values.items()} if values else {}
 
 
 def _as_text(value: Any) -> str | None:

@@ -12,7 +12,6 @@ import orjson
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.types import (
     Filtered,
-    FilterReason,
     Record,
     RecordFiltered,
     RecordRejected,
@@ -58,7 +57,7 @@ class Origin:
     def of(cls, record: Record) -> Self:
         """The origin of a record; what was parsed is let go where its bytes are there."""
         if record.raw is not None and record.value is not None:
-            record = Record(record.file, record.row, record.offset, record.raw, None)
+            record = Record(record.file, record.row, record.offset, record.raw, None, record.counts)
         return cls(record)
 
     def mark(self, item: int) -> Mark:
@@ -112,11 +111,6 @@ class Pending:
     def rows_of(self, pieces: Pieces) -> list[Row]:
         """The row of each piece."""
         return [self.rows[row] for row in pieces.row.tolist()]
-
-    def check_duplicate(self, mark: Mark) -> None:
-        """Leave out an item whose content came before."""
-        if self.duplicates and mark in self.duplicates:
-            raise RecordFiltered(FilterReason.duplicate)
 
     def account(self) -> None:
         """Decide each record's one fate: written, rejected or filtered."""

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from retok_dask.types import Encoded, Item
 
 
+TOGETHER = 32
+TOGETHER_BYTES = 64 * 1024
+"""So many small records are read, then parsed, then rendered: in turns, each step would find the caches cold."""
+
+
 @dataclass(slots=True)
 class Batch:
     """What the kernel made of some records.
@@ -107,6 +112,8 @@ class Kernel:
         self._chunks = recipe.documents.chunk_tokens or 0 if dataset.mode == "text" else 0
         classes = token_classes(tokenizer)
         self._ids_of = {found: np.flatnonzero(classes == found) for found in (BYTE_PIECE, UNKNOWN)}
+        # the time limit of a record starts when it is read: user code, which may be slow, gets one at a time
+        self._together = 1 if ":" in dataset.layout or dataset.filters.function else TOGETHER
 
     @property
     def token_table(self) -> list[dict[str, Any]]:
@@ -134,41 +141,62 @@ class Kernel:
         source = iter(records)
         while True:
             started = perf_counter()
-            record = next(source, None)
-            pending.stats.seconds["read"] += perf_counter() - started
-            if record is None:
+            taken = self._take(source)
+            read = perf_counter()
+            pending.stats.seconds["read"] += read - started
+            if not taken:
                 break
-            self._add(pending, record)
-            if pending.size >= self.recipe.units.batch_bytes:
-                yield self._finish(pending)
-                pending = Pending(duplicates)
+            parsed = [self._parse(record) for record in taken]
+            started = perf_counter()
+            pending.stats.seconds["parse"] += started - read
+            for origin, items in parsed:
+                self._add(pending, origin, items)
+                if pending.size >= self.recipe.units.batch_bytes:
+                    pending.stats.seconds["render"] += perf_counter() - started
+                    yield self._finish(pending)
+                    pending = Pending(duplicates)
+                    started = perf_counter()
+            pending.stats.seconds["render"] += perf_counter() - started
         if pending.stats.records_in:
             yield self._finish(pending)
+
+    def _take(self, source: Iterator[Record | Reject]) -> list[Record | Reject]:
+        """The next few records; none at the end."""
+        taken: list[Record | Reject] = []
+        size = 0
+        for record in source:
+            taken.append(record)
+            size += len(record.raw or b"")
+            if size >= TOGETHER_BYTES or len(taken) == self._together:
+                break
+        return taken
 
     def process_items(self, items: Iterable[Item]) -> Iterator[Batch]:
         """The same for conversations, documents or rows of ids that are no records of a file."""
         return self.process(InMemory(MEMORY, number, -1, None, None, item=item) for number, item in enumerate(items))
 
-    def _add(self, pending: Pending, record: Record | Reject) -> None:
-        pending.stats.records_in += 1
+    def _parse(self, record: Record | Reject) -> tuple[Origin | Reject, list[Item]]:
+        """A record's origin and items, none where it is left out."""
         if isinstance(record, Reject):
-            pending.left_out.append(record)
-            pending.size += len(record.raw or b"")
-            return
-        started = perf_counter()
-        if record.counts:
-            pending.stats.counts.update(record.counts)
+            return record, []
         origin = Origin.of(record)
-        pending.origins.append(origin)
         items: list[Item] = []
         with origin:
             items = self._items(record)
-        parsed = perf_counter()
-        pending.stats.seconds["parse"] += parsed - started
+        return origin, items
+
+    def _add(self, pending: Pending, origin: Origin | Reject, items: list[Item]) -> None:
+        pending.stats.records_in += 1
+        if isinstance(origin, Reject):
+            pending.left_out.append(origin)
+            pending.size += len(origin.raw or b"")
+            return
+        if origin.record.counts:
+            pending.stats.counts.update(origin.record.counts)
+        pending.origins.append(origin)
         for number, item in enumerate(items):
             with origin:
                 self._add_item(pending, origin, number, item)
-        pending.stats.seconds["render"] += perf_counter() - parsed
 
     def _items(self, record: Record) -> list[Item]:
         if isinstance(record, InMemory) and record.item is not None:
@@ -183,7 +211,8 @@ class Kernel:
         if self._recover is not None and isinstance(item, TokenRow):
             item = self._recover(item)
         self._check_item(item)
-        pending.check_duplicate(origin.mark(number))
+        if pending.duplicates and origin.mark(number) in pending.duplicates:
+            raise RecordFiltered(FilterReason.duplicate)
         counts = pending.stats.counts
         for row in self._rows_of(item):
             conflict = self.policy.conflict(row.rendered.flags)

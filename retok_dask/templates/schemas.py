@@ -68,8 +68,9 @@ def read_tools(tools: Any, *, drop_nulls: bool) -> ToolSet:
     Raises:
         RecordRejected: ``bad_tools``.
     """
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
+    for tool in tools if isinstance(tools, list) else (None,):
+        if not isinstance(tool, dict):
+            raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
     try:
         dumped = orjson.dumps(tools, option=PLAIN)
     except TypeError:  # integers past 64 bits, and what a program put there that is no JSON

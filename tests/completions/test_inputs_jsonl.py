@@ -187,9 +187,10 @@ def test_each_kind_of_bad_line_has_its_reason(tmp_path, line, reason):
     assert [getattr(r, "reason", None) for r in records] == [None, reason, None]
 
 
-def test_numbers_stay_what_they_are(tmp_path):
+@pytest.mark.parametrize("colon", [": ", ":", "\t:"])
+def test_numbers_stay_what_they_are(tmp_path, colon):
     texts = ["12345678901234567890", "99999999999999999999", "-99999999999999999999999999", "1e20", "0.1", "1e-400"]
-    path = write(tmp_path / "a.jsonl", *[f'{{"id": {text}}}'.encode() for text in texts])
+    path = write(tmp_path / "a.jsonl", *[f'{{"id"{colon}{text}}}'.encode() for text in texts])
     found = [value["id"] for value in values(read_all(recipe_for(path)))]
     assert found == [json.loads(text) for text in texts]
     assert [type(number) for number in found] == [int, int, int, float, float, float]

@@ -368,12 +368,19 @@ def test_mixed_layouts_in_one_file_and_the_evidence(tmp_path):
         '{"messages":[{"role":"system","role":"user","content":"q"},{"role":"assistant","content":"a"}]}',
     ],
 )
-def test_a_key_written_twice_is_rejected_or_counted(tmp_path, text):
-    (tmp_path / "a.jsonl").write_text(text)
+@pytest.mark.parametrize("colon", [":", ": "])
+def test_a_key_written_twice_is_rejected_or_counted(tmp_path, text, colon):
+    (tmp_path / "a.jsonl").write_text(text.replace(":", colon))
     assert [reason for reason, _ in items_of(recipe_for(tmp_path / "a.jsonl"))[1]] == ["duplicate_key"]
     ((item,), refused) = items_of(recipe_for(tmp_path / "a.jsonl", mend=["duplicate_keys"]))
     assert (item.messages, refused) == ([Q, A], [])
     assert item.counts == {"duplicate_keys_mended": 1}
+
+
+def test_text_that_looks_like_keys_is_text(tmp_path):
+    text = '{"text": "a", "text": "b"} and what "text" is\n'
+    (tmp_path / "a.txt").write_text(text)
+    assert items_of(recipe_for(tmp_path / "a.txt", mode="text")) == ([Document(text)], [])
 
 
 def test_keys_that_only_look_doubled_are_no_fault(tmp_path):

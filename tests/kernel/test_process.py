@@ -13,7 +13,7 @@ from pipelines import kind_text, outcome, pipeline, qwen, records, trained_text
 from retok_dask.demo import chat_template, dialogues
 from retok_dask.errors import RecipeError, TokenizerError
 from retok_dask.kernel import UnitStats
-from retok_dask.types import Conversation
+from retok_dask.types import Conversation, Reject, RejectReason
 
 
 def chat(*pairs, **more):
@@ -248,6 +248,22 @@ def test_rows_do_not_depend_on_batches_or_order(batch_bytes, order, history):
     mixed = [row for batch in made.process([all_records[n] for n in order]) for row in batch.samples.to_pylist()]
     straight = [row for batch in plain.process(all_records) for row in batch.samples.to_pylist()]
     assert sorted(mixed, key=lambda row: row["sample_id"]) == sorted(straight, key=lambda row: row["sample_id"])
+
+
+@pytest.mark.parametrize(("batch_bytes", "sizes"), [(1, [1, 2, 1] + [1, 2] * 19), (1 << 20, [61])])
+def test_a_batch_ends_with_the_record_that_fills_it_and_counts_its_own(batch_bytes, sizes):
+    made = pipeline(units={"batch_bytes": batch_bytes})
+    found = records([chat(("q", "a")), {"messages": [{"role": "user", "content": "q"}]}, chat(("r", "b"))] * 20)
+    found[2].counts = {"mended": 1}
+    cut = Reject("a.jsonl", -1, 2500, RejectReason.bad_json, "cut", b"{")
+    batches = list(made.process([*found[:3], cut, *found[3:]]))
+    assert [batch.stats.records_in for batch in batches] == sizes
+    assert all(batch.stats.balanced for batch in batches)
+    assert [n for n, batch in enumerate(batches) if batch.stats.counts["mended"]] == [int(batch_bytes == 1)]
+    rows = [row["source_row"] for batch in batches for row in batch.samples.to_pylist()]
+    assert rows == [row for row in range(60) if row % 3 != 1]
+    reasons = sum((batch.stats for batch in batches), UnitStats()).rejected
+    assert reasons == {"no_assistant": 20, "bad_json": 1}
 
 
 def test_a_tokenizer_that_does_not_know_the_templates_markers_is_refused():

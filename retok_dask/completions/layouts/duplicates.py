@@ -93,10 +93,7 @@ class DuplicateKeys:
         for name in count.names:
             if found.count(name) > 1:
                 return True
-        for name in count.inner:
-            if found.count(name) > len(messages):
-                return True
-        return False
+        return any(found.count(name) > len(messages) for name in count.inner)
 
     def _count(self, keys: tuple[str, ...], of_message: tuple[str, ...]) -> _Count | None:
         """How often the keys of such a record may occur; None where counting them tells nothing."""
