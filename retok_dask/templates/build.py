@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from retok_dask.templates.head import Head, head_spans
 from retok_dask.templates.known import Fields, said
 from retok_dask.templates.segments import BodyParser, NotProved
 from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 ROLE_KINDS = {
-    "system": Kind.system,
-    "developer": Kind.system,
-    "user": Kind.user,
-    "tool": Kind.tool,
-    "function": Kind.tool,
+    "system": int(Kind.system),
+    "developer": int(Kind.system),
+    "user": int(Kind.user),
+    "tool": int(Kind.tool),
+    "function": int(Kind.tool),
 }
 
 BODY_KINDS = frozenset({Kind.reasoning, Kind.content, Kind.tool_call})
@@ -134,16 +134,17 @@ class Builder:
         message, role = self.source.messages[owner], self._roles[owner]
         if role == "assistant":
             reasoning, content, names = said(message)
-            fit = self.parser.known.fit(run, reasoning, content, names)
+            fit = self.parser.known.fit(run, reasoning, content, names, start)
             if fit is None:
                 return False
+            starts, kinds = fit
             if reasoning:
                 self.counts["reasoning_chars"] += len(reasoning)
-            self.starts += [start + at for at in fit.starts]
-            self.kinds += fit.kinds
-            self.owners += [owner] * len(fit.kinds)
+            self.starts += starts
+            self.kinds += kinds
+            self.owners += [owner] * len(kinds)
         else:
-            if not run.startswith(_content(message).strip(), self.parser.usual_places.get(role, 0)):
+            if not run.startswith(core_of(message), self.parser.usual_places.get(role, 0)):
                 return False
             self.starts.append(start)
             self.kinds.append(int(ROLE_KINDS.get(role, Kind.other)))
@@ -186,7 +187,7 @@ class Builder:
     def _preamble(self) -> int:
         """Spans of what stands before the conversation proper; returns where that ends."""
         text, messages = self.runs.text, self.source.messages
-        leads = messages[0]["role"] in ("system", "developer")
+        leads = leading_system(messages) is not None
         end = len(text)
         for start, owner in zip(self.runs.starts, self.runs.owners, strict=True):
             if owner > 0 or (owner == 0 and not leads):
@@ -205,8 +206,8 @@ class Builder:
         if start >= end:
             return start
         owner = 0 if leads and 0 in self.runs.owners else -1
-        head = _Head(text[:end], start, _content(messages[0]).strip() if leads else "", owner)
-        for at, kind, of in _head_spans(head, self.source.bare() if self.source.tools else None):
+        head = Head(text[:end], start, core_of(messages[0]) if leads else "", owner)
+        for at, kind, of in head_spans(head, self.source.bare() if self.source.tools else None):
             self._add(at, kind, of)
         return end
 
@@ -272,7 +273,7 @@ class Builder:
                 continue
             if self._roles[number] == "assistant":
                 self._check_assistant(number)
-            elif content := _content(message).strip():
+            elif content := core_of(message):
                 self._check_content(number, message["role"], content)
 
     def _check_content(self, number: int, role: str, content: str) -> None:
@@ -317,62 +318,12 @@ class Builder:
             self.counts["tool_call_dropped"] += lost
 
 
-def _content(message: Message) -> str:
+def core_of(message: Message) -> str:
+    """A message's content without its outer white space; empty where it is no text."""
     content = message.get("content")
-    return content if isinstance(content, str) else ""
+    return content.strip() if isinstance(content, str) else ""
 
 
-class _Head(NamedTuple):
-    """What stands before the conversation proper.
-
-    Attributes:
-        text: all of it.
-        start: where the BOS token ends.
-        system: the text of a leading system message, or empty.
-        owner: 0 if runs of it are that message's, else -1.
-    """
-
-    text: str
-    start: int
-    system: str
-    owner: int
-
-
-@lru_cache(maxsize=64)
-def _head_spans(head: _Head, bare: str | None) -> list[tuple[int, Kind, int]]:
-    """Spans after the BOS token: most records of a data set begin with one of a few texts.
-
-    Args:
-        head: the text.
-        bare: the same without tools; None where there are none.
-    """
-    owner = 0 if head.system and head.text.find(head.system, head.start) >= 0 else head.owner
-    spans = [(head.start, Kind.system, owner)]
-    first, last = _inserted(head.text, bare, head.start) if bare is not None else (0, 0)
-    if first < last:  # what is there only because of the tools
-        spans.append((first, Kind.tools, -1))
-        if last < len(head.text):
-            spans.append((last, Kind.system, owner))
-    return spans
-
-
-def _inserted(here: str, bare: str, start: int) -> tuple[int, int]:
-    """Where the one stretch of a text lies, from `start` on, that another text does not have."""
-    head = _common_head(here, bare)
-    tail = _common_head(here[: head - 1 if head else None : -1], bare[: head - 1 if head else None : -1])
-    first, last = max(head, start), len(here) - tail
-    if first > start and here[first - 1] == here[last - 1] and here[first - 1] in "<[{(":
-        first, last = first - 1, last - 1  # the same difference, told from the opening bracket on
-    return first, last
-
-
-def _common_head(one: str, other: str) -> int:
-    """Length of the common beginning of two texts."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def leading_system(messages: list[Message]) -> Message | None:
+    """The system message that a conversation begins with."""
+    return messages[0] if messages[0]["role"] in ("system", "developer") else None

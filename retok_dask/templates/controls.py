@@ -36,7 +36,9 @@ class ControlTokens:
         self.tokens = frozenset(token for token in added if token and not token.isspace())
         self.own = frozenset(token for token in self.tokens if token in literal)
         self._stems = sorted({token[:2] for token in self.tokens}, key=len)
-        self._in_json = _any_in_json(self.tokens)
+        self._in_text = re.compile(_any_behind_common(self.tokens) if self.tokens else "(?!)")
+        written = [orjson.dumps(token)[1:-1].decode() for token in self.tokens]
+        self._in_json = re.compile((_any_behind_common(written) if written else "(?!)").encode())
         self.pattern = _any_of(self.tokens)
         self._own_pattern = _any_of(self.own)
         self._longest = max(map(len, self.tokens), default=0)
@@ -69,9 +71,9 @@ class ControlTokens:
             return [self.mark(item, marks) for item in value]
         return value
 
-    def may_hold(self, dumped: bytes) -> bool:
-        """Whether JSON text may hold a control token; False is certain."""
-        return self._in_json.search(dumped) is not None
+    def may_hold(self, texts: str, nested: bytes) -> bool:
+        """Whether texts, or what JSON says, may hold a control token; False is certain."""
+        return self._in_text.search(texts) is not None or self._in_json.search(nested) is not None
 
     def may_join(self, text: str) -> bool:
         """Whether a text ends in the beginning of a control token, or begins with the end of one.
@@ -115,18 +117,19 @@ class ControlTokens:
         return sorted(ranges)
 
 
-def _any_in_json(tokens: Collection[str]) -> re.Pattern[bytes]:
-    """Matches any of the tokens as it stands in JSON text.
+def _any_behind_common(tokens: Collection[str]) -> str:
+    """A pattern for any of some texts, in no order.
 
-    What all of them begin with comes first: the engine then skips from one such byte to the next.
+    What all of them begin with comes first: the engine then skips from one such place to the next.
     """
-    if not tokens:
-        return re.compile(b"(?!)")
-    written = sorted(orjson.dumps(token)[1:-1] for token in tokens)
-    first, last = written[0], written[-1]
+    first, *_, last = ordered = sorted([*tokens, *tokens])
     common = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    rests = b"|".join(re.escape(token[common:]) for token in written)
-    return re.compile(re.escape(first[:common]) + b"(?:" + rests + b")")
+    return (
+        re.escape(first[:common])
+        + "(?:"
+        + "|".join(re.escape(token[common:]) for token in dict.fromkeys(ordered))
+        + ")"
+    )
 
 
 def _any_of(tokens: Collection[str]) -> re.Pattern[str]:

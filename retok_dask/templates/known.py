@@ -68,20 +68,14 @@ class Frame:
         tail: what stands after the last part, or after the calls.
         ends: where each span begins: after which part (0 for none), and how far from its end.
         kinds: the spans' kinds.
+        fixed: length of all its texts.
     """
 
     leads: tuple[str, str, str]
     tail: str
     ends: tuple[tuple[int, int], ...]
     kinds: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Fit:
-    """Kinds of a run with a known frame: where each span begins within the run, ascending, and its kind."""
-
-    starts: list[int]
-    kinds: tuple[int, ...]
+    fixed: int
 
 
 class KnownFrames:
@@ -96,50 +90,60 @@ class KnownFrames:
         self._tails = [*tails, ""]
         self._size = 0
 
-    def fit(self, text: str, reasoning: str, content: str, names: list[str]) -> Fit | None:
-        """The kinds of a run, if exactly one known frame and the message's parts are all of its text."""
+    def fit(
+        self, text: str, reasoning: str, content: str, names: list[str], position: int
+    ) -> tuple[list[int], tuple[int, ...]] | None:
+        """Spans of a run that is one known frame and the message's parts, and nothing else.
+
+        Args:
+            text: the run.
+            reasoning, content, names: as :func:`said` gives them.
+            position: where the run begins in its rendering.
+
+        Returns:
+            Where each span begins in the rendering, and its kind; None if no
+            frame fits, or more than one.
+        """
         reason, body = reasoning.strip(), content.strip()
-        key = (_outside(reasoning, reason), _outside(content, body), bool(names))
-        found: Fit | None = None
-        for frame in self._frames.get(key, ()):
-            places = self._places(text, frame, reason, body, names)
-            if places is None:
+        frames = self._frames.get((_outside(reasoning, reason), _outside(content, body), bool(names)))
+        if frames is None:
+            return None
+        fixed = len(text) - len(reason) - len(body)
+        found: Frame | None = None
+        tail = 0
+        for frame in frames:
+            lead, before_body, before_call = frame.leads
+            if names:
+                front = f"{lead}{reason}{before_body}{body}{before_call}{names[0]}"
+                if not (text.startswith(front) and text.endswith(frame.tail)):
+                    continue
+                tail = self._after_calls(text, names, len(front) - len(names[0]))
+                if tail != len(text) - len(frame.tail):
+                    continue
+            elif fixed != frame.fixed or text != f"{lead}{reason}{before_body}{body}{frame.tail}":
                 continue
             if found is not None:
                 return None
-            found = Fit([places[part] + distance for part, distance in frame.ends], frame.kinds)
-        return found
-
-    def _places(self, text: str, frame: Frame, reason: str, body: str, names: list[str]) -> list[int] | None:
-        """Where the parts end (0 first, the tail's start last where there are calls); None if the frame is another."""
-        lead, before_body, before_call = frame.leads
-        ends = [0]
-        at = 0
+            found = frame
+        if found is None:
+            return None
+        ends = [position]
         if reason:
-            at = len(lead)
-            if not (text.startswith(lead) and text.startswith(reason, at)):
-                return None
-            at += len(reason)
-            ends.append(at)
+            ends.append(position + len(found.leads[0]) + len(reason))
         if body:
-            begin = at + len(before_body)
-            if not (text.startswith(before_body, at) and text.startswith(body, begin)):
-                return None
-            at = begin + len(body)
-            ends.append(at)
-        if not names:
-            return ends if text.endswith(frame.tail) and len(text) == at + len(frame.tail) else None
-        if not text.startswith(before_call + names[0], at):
-            return None
-        tail = self._after_calls(text, names, at)
-        if tail < 0 or len(text) != tail + len(frame.tail) or not text.endswith(frame.tail):
-            return None
-        ends.append(tail)
-        return ends
+            ends.append(ends[-1] + len(found.leads[1]) + len(body))
+        if names:
+            ends.append(position + tail)
+        return [ends[part] + distance for part, distance in found.ends], found.kinds
 
     def _after_calls(self, text: str, names: list[str], at: int) -> int:
         """Where a known tail begins after the calls; -1 if there is none, or not every call."""
-        tail = next((len(text) - len(tail) for tail in self._tails if text.endswith(tail)), -1)
+        for known in self._tails:
+            if text.endswith(known):
+                tail = len(text) - len(known)
+                break
+        else:
+            return -1
         for name in names:
             at = text.find(name, at, tail)
             if at < 0:
@@ -199,6 +203,7 @@ class KnownFrames:
             text[tail:],
             tuple((part, start - ends[part]) for part, (start, _) in zip(after, kept, strict=True)),
             tuple(int(kind) for _, kind in kept),
+            sum(map(len, leads)) + len(text) - tail,
         )
         key = tuple(_outside(part, part.strip()) for part in (fields.reasoning, fields.content))
         frames = self._frames.setdefault((key[0], key[1], bool(fields.names)), [])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
 from retok_dask.templates.instrument import Method, instrument
+from retok_dask.templates.marks import unmark
 from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
 from retok_dask.templates.scan import scan, unused_marks
 from retok_dask.templates.segments import BodyParser
+from retok_dask.templates.usual import UsualRows
 from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
-    from collections import Counter
+    import re
+    from collections.abc import Callable
 
     import jinja2.nodes as n
 
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
     from retok_dask.templates.scan import Scan, Tools
     from retok_dask.templates.shape import Shape
 
+
+class _Reading(Protocol):
+    """What was read from a marked rendering: at least the text without marks."""
+
+    @property
+    def text(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Reading)
 
 CHECK_FIRST, CHECK_EVERY = 8, 512
 """Rows compared with the reference: the first ones, then one in so many."""
@@ -63,14 +75,17 @@ class Program:
         tree: the parsed template.
         setting: its variables, date and limits.
         learned: what its proof gave.
+        token: matches an added token.
     """
 
-    def __init__(self, tree: n.Template, setting: Setting, learned: Learned) -> None:
+    def __init__(self, tree: n.Template, setting: Setting, learned: Learned, token: re.Pattern[str]) -> None:
         self.tree = tree
         self.setting = setting
         self.learned = learned
         self.engine = learned.engine
         self.parser = BodyParser(learned.shape)
+        self.bos = str(setting.variables.get("bos_token") or "")
+        self.usual = UsualRows(self.parser, self.bos, token, self.preamble)
         # what some probe lost is the template's way to lose in data: contents beside calls, and calls
         self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")
         self.rows = 0
@@ -122,12 +137,27 @@ class Program:
         mark: MarkInput | None = None,
         seen: Scan | None = None,
     ) -> Runs:
-        """The rendering of a conversation with the message of each run.
+        """The rendering of a conversation with the message of each run; see :meth:`rendering`."""
+        return self.rendering(messages, tools, counts, unmark, prompt=prompt, mark=mark, seen=seen)
+
+    def rendering(
+        self,
+        messages: list[Message],
+        tools: Tools,
+        counts: Counter[str],
+        read: Callable[[str, Marks], R],
+        *,
+        prompt: bool = False,
+        mark: MarkInput | None = None,
+        seen: Scan | None = None,
+    ) -> R:
+        """What is read from the rendering of a conversation.
 
         Args:
             messages: as normalised.
             tools: function schemas or None.
             counts: what is noticed is added here.
+            read: makes the answer of the marked rendering; ValueError says that its marks are broken.
             prompt: add the generation prompt.
             mark: puts further marks into the input before it is rendered.
             seen: what a look at the texts, or at more, found; None looks.
@@ -145,7 +175,7 @@ class Program:
         failure: Exception = RenderFailed("no engine")
         for name in engines:
             try:
-                runs = self._run(name, marks, shown, schemas, seen, prompt=prompt)
+                found = read(self._run(name, marks, shown, schemas, seen, prompt=prompt), marks)
             except LimitReached as error:
                 raise _rejected(error, messages) from error
             except (Raised, RenderFailed, ValueError) as error:
@@ -153,10 +183,12 @@ class Program:
                 continue
             if name != self.engine:
                 counts["engine_fallback"] += 1
-            return runs if mark is not None else self._checked(runs, name, messages, tools, counts, prompt=prompt)
+            return (
+                found if mark is not None else self._checked(found, name, messages, tools, counts, read, prompt=prompt)
+            )
         raise _rejected(failure, messages) from failure
 
-    def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> Runs:
+    def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> str:
         engine = self.marked_engine(name, marks)
         if isinstance(engine, MiniEngine):
             engine.set_fuel(self._fuel(len(shown), seen.tool_objects))
@@ -167,36 +199,44 @@ class Program:
             shown,
             tools,
             self.setting.variables,
-            self._limit(shown) if seen.dumped is None else self.setting.limits.size(len(seen.dumped)),
+            self._limit(shown) if seen.nested is None else self.setting.limits.size(seen.size),
             generation_prompt=prompt,
         )
 
     def _checked(
-        self, runs: Runs, name: str, messages: list[Message], tools: Tools, counts: Counter[str], *, prompt: bool
-    ) -> Runs:
+        self,
+        found: R,
+        name: str,
+        messages: list[Message],
+        tools: Tools,
+        counts: Counter[str],
+        read: Callable[[str, Marks], R],
+        *,
+        prompt: bool,
+    ) -> R:
         """Compare with the reference now and then; the fast engine is given up at the first difference."""
         self.rows += 1
         if self.rows > CHECK_FIRST and self.rows % CHECK_EVERY:
-            return runs
+            return found
         expected = self.reference_text(messages, tools, prompt=prompt)
-        if runs.text == expected:
-            return runs
+        if found.text == expected:
+            return found
         counts["engine_mismatch"] += 1
         if name != "jinja":
             self.engine = "jinja"
-            runs = self.trace(messages, tools, counts, prompt=prompt)
-        if runs.text != expected:
+            found = self.rendering(messages, tools, counts, read, prompt=prompt)
+        if found.text != expected:
             raise RecordRejected(RejectReason.span_not_proved, "the marked template renders another text")
-        return runs
+        return found
 
-    def preamble(self, first: Message | None, counts: Counter[str]) -> str:
+    def preamble(self, first: Message | None) -> str:
         """What stands before the first user message when there are no tools, for a given system message."""
         key = "" if first is None else f"{first['role']}\0{first.get('content')}"
         if key not in self._preambles:
             asked = {"role": "user", "content": "Usra asks something."}
             messages = [asked] if first is None else [first, asked]
             try:
-                runs = self.trace(messages, None, counts)
+                runs = self.trace(messages, None, Counter())
             except RecordRejected:
                 text = ""
             else:

@@ -27,7 +27,7 @@ from retok_dask.templates.engines import (
 )
 from retok_dask.templates.growth import growing
 from retok_dask.templates.instrument import Method, assigned_messages, instrument
-from retok_dask.templates.marks import Marks, Runs, unmark
+from retok_dask.templates.marks import Marks, unmark
 from retok_dask.templates.probes import Message, Probe, probes
 from retok_dask.templates.shape import Trace
 
@@ -148,8 +148,8 @@ def render_marked(
     limit: int,
     *,
     generation_prompt: bool = False,
-) -> Runs:
-    """One render by a marked engine."""
+) -> str:
+    """One render by a marked engine, with its marks."""
     seen = template_messages(messages, marks if method.carry else None)
     if not method.carry:
         seen = [dict(message) for message in seen]  # one object may stand for two messages
@@ -157,7 +157,7 @@ def render_marked(
     if not method.carry:
         known = {id(message): marks.message(index) for index, message in enumerate(seen)}
         context[IDENTIFY] = lambda value: known.get(id(value), "")
-    return unmark(engine.render(context, limit + limit // 4), marks)
+    return engine.render(context, limit + limit // 4)
 
 
 def prove(tree: n.Template, setting: Setting) -> Proof:
@@ -308,7 +308,7 @@ def _try(
     for probe in probes():
         expected = plain[probe.name]
         try:
-            runs = render_marked(
+            marked = render_marked(
                 engine,
                 method,
                 marks,
@@ -317,6 +317,7 @@ def _try(
                 setting.variables,
                 setting.limits.floor,
             )
+            runs = unmark(marked, marks)
         except (Raised, RenderFailed, LimitReached, ValueError) as error:
             if isinstance(expected, Exception):
                 continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Tools = list[dict[str, Any]] | None
 
-_SEPARATORS = re.compile(rb"\\u001[c-f]")
+_SEPARATORS_IN_JSON = re.compile(rb"\\u001[c-f]")
 """Characters that Python takes for white space and minijinja does not."""
 
 _UNLIKE = re.compile(rb"[:,\[]-?(?:[0-9]+\.0[,}\]]|[0-9.]+e|(?=[0-9.]{17})[0-9]+\.)")
@@ -35,16 +35,23 @@ class Scan:
     """What one look at all texts of an input found.
 
     Attributes:
-        dumped: messages and then tools as JSON, or None where JSON cannot hold them.
+        texts: the texts that messages hold at their first level, keys included, one after the other.
+        nested: what else messages hold, and then the tools, as JSON; None where JSON cannot hold them.
         marks: marks whose characters no text holds.
         safe: whether the fast engine may be used.
         tool_objects: about how many objects the tools consist of.
     """
 
-    dumped: bytes | None
+    texts: str
+    nested: bytes | None
     marks: Marks
     safe: bool
     tool_objects: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many characters the input has, at least."""
+        return len(self.texts) + len(self.nested or b"")
 
 
 def scan(messages: list[Message], tools: Tools) -> Scan:
@@ -53,20 +60,39 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
     Raises:
         RecordRejected: the texts hold every character that could be a mark.
     """
+    values = [value for message in messages for value in message.values()]
+    values += set().union(*messages)
+    nested, safe, objects = b"", True, 0
     try:
-        schemas = orjson.dumps(tools) if tools else b""
-        dumped = orjson.dumps(messages) + schemas
+        try:
+            texts = "\n".join(values)
+        except TypeError:
+            texts = "\n".join([value for value in values if type(value) is str])
+            nested, safe = _nested([value for value in values if type(value) is not str])
+        if tools:
+            schemas = orjson.dumps(tools)
+            nested += schemas
+            alike, objects = _schema_facts(schemas)
+            safe = safe and alike
     except (TypeError, ValueError):
-        return Scan(None, _free_marks(messages, tools), safe=False)
-    alike, objects = _schema_facts(schemas) if schemas else (True, 0)
-    safe = alike and _prints_alike(messages)
-    if b"\\u00" not in dumped:
-        return Scan(dumped, ALL_MARKS[0], safe, objects)
-    safe = safe and not _SEPARATORS.search(dumped)
+        return Scan("", None, _free_marks(messages, tools), safe=False)
+    escaped = b"\\u00" in nested
+    if "\x1c" in texts or "\x1d" in texts or "\x1e" in texts or "\x1f" in texts:
+        safe = False
+    if escaped and _SEPARATORS_IN_JSON.search(nested):
+        safe = False
     for marks, written in _WRITTEN:
-        if not any(character in dumped for character in written):
-            return Scan(dumped, marks, safe, objects)
-    return Scan(dumped, _free_marks(messages, tools), False, objects)
+        held = marks.begin in texts or marks.end in texts
+        if not held and not (escaped and any(character in nested for character in written)):
+            return Scan(texts, nested, marks, safe, objects)
+    return Scan(texts, nested, _free_marks(messages, tools), False, objects)
+
+
+def _nested(values: list[Any]) -> tuple[bytes, bool]:
+    """What is no text, as JSON; and whether both engines print its numbers alike, as far as is known."""
+    nested = orjson.dumps(values)
+    alike = not holds_float(values) or not (float in map(type, values) or _UNLIKE.search(nested))
+    return nested, alike
 
 
 @lru_cache(maxsize=256)
@@ -105,11 +131,3 @@ def _written(character: str) -> bytes:
 
 _WRITTEN = [(marks, (_written(marks.begin), _written(marks.end))) for marks in ALL_MARKS if ord(marks.begin) < 0x20]
 """Marks with their characters as JSON writes them: it always escapes control characters."""
-
-
-def _prints_alike(messages: list[Message]) -> bool:
-    """Whether both engines print all numbers in messages alike, as far as is known."""
-    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
-    if calls and holds_float(calls) and _UNLIKE.search(orjson.dumps(calls)):
-        return False
-    return not any(type(value) is float for message in messages for value in message.values())

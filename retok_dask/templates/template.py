@@ -13,12 +13,13 @@ import jinja2.nodes as n
 import orjson
 
 from retok_dask.recipe import NormalizeSpec
-from retok_dask.templates.build import Builder, Source
+from retok_dask.templates.build import Builder, Source, leading_system
 from retok_dask.templates.controls import ControlTokens, count_in
 from retok_dask.templates.engines import Limits
 from retok_dask.templates.learned import State, TemplateFacts, learn_template
 from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers
+from retok_dask.templates.marks import unmark
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.program import MarkFields, MarkInput, Program
 from retok_dask.templates.prove import Setting
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from retok_dask.recipe import Recipe, TemplateSpec
     from retok_dask.templates.loading import TokenizerFacts
-    from retok_dask.templates.marks import Runs
+    from retok_dask.templates.marks import Marks, Runs
     from retok_dask.templates.probes import Message
     from retok_dask.templates.scan import Scan
 
@@ -161,7 +162,7 @@ class ChatTemplate:
         """Finds control tokens in texts."""
         literal = [*self._state.special_tokens.values()]
         for name in self._state.texts:
-            tree = self._program(name, {}).tree
+            tree = self._tree(name)
             literal += [node.data for node in tree.find_all(n.TemplateData)]
             literal += [node.value for node in tree.find_all(n.Const) if isinstance(node.value, str)]
         return ControlTokens(self._state.added, "\0".join(literal))
@@ -178,14 +179,17 @@ class ChatTemplate:
 
     def _make_program(self, key: str, name: str, arguments: Mapping[str, Any]) -> Program:
         state = self._state
-        if name not in self._trees:
-            self._trees[name] = parse(state.texts[name])
-        tree = self._trees[name]
+        tree = self._tree(name)
         variables = {**state.special_tokens, **state.kwargs, **arguments}
         setting = Setting(variables, state.date, Limits(), state.fast)
         if key not in state.learned:
             state.learned[key] = learn_template(tree, setting, state)
-        return Program(tree, setting, state.learned[key])
+        return Program(tree, setting, state.learned[key], self.controls.pattern)
+
+    def _tree(self, name: str) -> n.Template:
+        if name not in self._trees:
+            self._trees[name] = parse(self._state.texts[name])
+        return self._trees[name]
 
     def _program_for(self, conversation: Conversation) -> Program:
         texts = self._state.texts
@@ -242,7 +246,7 @@ class ChatTemplate:
         knows = self._knows_developer and "developer" not in refused
         ready = normalize_conversation(conversation, self._normalize, knows_developer=knows)
         seen = scan(ready.messages, ready.tools)
-        held = seen.dumped is None or self.controls.may_hold(seen.dumped)
+        held = seen.nested is None or self.controls.may_hold(seen.texts, seen.nested)
         if held:
             check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
         first = ready.messages[0]
@@ -284,23 +288,40 @@ class ChatTemplate:
 
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
-        counts: Counter[str] = Counter()
-        if conversation.counts:
-            counts.update(conversation.counts)
-        escape = self._find_controls(messages, conversation.tools, counts) if ready.controls else None
-        runs = program.trace(messages, conversation.tools, counts, prompt=prompt, mark=escape, seen=ready.scan)
-        source = self._source(program, messages, conversation.tools, prompt=prompt)
-        try:
-            before = dict(counts)
-            rendered = Builder(program.parser, runs, source, counts).build()
-        except NotProved as error:
-            counts = Counter(before)
-            rendered = self._by_fields(program, runs, source, escape, counts, error)
-        rendered.escapes = self._escapes(runs, messages)
+        tools, counts = conversation.tools, Counter(conversation.counts)
+        escape = self._find_controls(messages, tools, counts) if ready.controls else None
+
+        def read(marked: str, marks: Marks) -> Rendered | Runs:
+            usual = None if escape or prompt else program.usual.read(marked, marks, messages, tools)
+            return usual or unmark(marked, marks)
+
+        found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=ready.scan)
+        if isinstance(found, Rendered):
+            rendered, escapes = found, []
+        else:
+            source = self._source(program, messages, tools, prompt=prompt)
+            rendered = self._build(program, found, source, escape, counts)
+            escapes = self.controls.clean(found) if found.escapes else []
+        rendered.escapes = self._escapes(rendered.text, messages, escapes)
+        for name, number in rendered.counts.items():
+            counts[name] += number
         rendered.counts = {name: number for name, number in counts.items() if number}
         rendered.flags = list(conversation.flags[: len(messages) + ready.shift]) if conversation.flags else []
         if ready.shift:
             rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
+        return rendered
+
+    def _build(
+        self, program: Program, runs: Runs, source: Source, escape: MarkInput | None, counts: Counter[str]
+    ) -> Rendered:
+        """The spans of a row that is not made as usual; what is noticed is added to `counts`."""
+        noticed: Counter[str] = Counter()
+        try:
+            rendered = Builder(program.parser, runs, source, noticed).build()
+        except NotProved as error:
+            noticed = Counter()
+            rendered = self._by_fields(program, runs, source, escape, noticed, error)
+        counts.update(noticed)
         return rendered
 
     def _source(
@@ -309,10 +330,10 @@ class ChatTemplate:
         return Source(
             messages=messages,
             tools=tools,
-            bos=self._state.special_tokens.get("bos_token", ""),
+            bos=program.bos,
             token=self.controls.pattern,
             dropped=program.dropped,
-            bare=lambda: program.preamble(_leading_system(messages), Counter()),
+            bare=lambda: program.preamble(leading_system(messages)),
             prompt=prompt,
         )
 
@@ -362,15 +383,14 @@ class ChatTemplate:
             raise RecordRejected(RejectReason.control_tokens_in_text, found)
         return MarkControls(self.controls)
 
-    def _escapes(self, runs: Runs, messages: list[Message]) -> list[tuple[int, int]]:
-        escapes = self.controls.clean(runs) if runs.escapes else []
+    def _escapes(self, text: str, messages: list[Message], escapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if self._state.control_tokens == "allow":
             return escapes
         for message in messages:
             content = message.get("content")
             if message["role"] != "assistant" and isinstance(content, str) and self.controls.may_join(content):
-                escapes += self._seams(runs.text, content.strip())
-        return _disjoint(escapes)
+                escapes += self._seams(text, content.strip())
+        return _disjoint(escapes) if escapes else escapes
 
     def _seams(self, text: str, content: str) -> list[tuple[int, int]]:
         """Control tokens that a content forms together with the text around it, wherever it stands."""
@@ -387,7 +407,3 @@ def _disjoint(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if not kept or start >= kept[-1][1]:
             kept.append((start, end))
     return kept
-
-
-def _leading_system(messages: list[Message]) -> Message | None:
-    return messages[0] if messages[0]["role"] in ("system", "developer") else None
