@@ -20,19 +20,22 @@ def template_messages(messages: list[Message], marks: Marks | None = None) -> li
     A message's null keys are left out and its reasoning is put under
     ``thinking`` and ``reasoning_content``, because transformers does so.
     """
-    seen = []
-    for index, message in enumerate(messages):
-        shown = message
-        if None in message.values():
-            shown = {key: value for key, value in message.items() if value is not None}
-        if len(shown) > 2:
-            for name in REASONING_FIELDS:
-                if name in shown:
-                    reasoning = shown[name]
-                    shown = {"thinking": reasoning, **shown, "reasoning_content": reasoning}
-                    break
-        seen.append(shown if marks is None else {**shown, marks.begin: marks.message(index)})
-    return seen
+    shown = [_shown(message) for message in messages]
+    if marks is None:
+        return shown
+    key = marks.begin
+    return [{**message, key: mark} for message, mark in zip(shown, marks.messages(len(shown)), strict=True)]
+
+
+def _shown(message: Message) -> Message:
+    if None in message.values():
+        message = {key: value for key, value in message.items() if value is not None}
+    if len(message) > 2:
+        for name in REASONING_FIELDS:
+            if name in message:
+                reasoning = message[name]
+                return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
 
 
 def text_parts(messages: list[Message]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ class Marks:
         """The mark with this payload."""
         return f"{self.begin}{payload}{self.end}"
 
-    def message(self, index: int) -> str:
-        """The mark that opens a message."""
-        return f"{self.begin}{index}{self.end}"
+    def messages(self, count: int) -> list[str]:
+        """The marks that open the first so many messages; not to be changed."""
+        return _message_marks(self, count)
+
+
+@lru_cache(maxsize=256)
+def _message_marks(marks: Marks, count: int) -> list[str]:
+    return [marks.make(str(index)) for index in range(count)]
 
 
 # Control characters keep an ASCII text one byte a character; those that str.strip removes are left out.

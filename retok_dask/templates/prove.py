@@ -155,7 +155,7 @@ def render_marked(
         seen = [dict(message) for message in seen]  # one object may stand for two messages
     context = template_context(seen, tools, variables, generation_prompt=generation_prompt)
     if not method.carry:
-        known = {id(message): marks.message(index) for index, message in enumerate(seen)}
+        known = {id(message): mark for message, mark in zip(seen, marks.messages(len(seen)), strict=True)}
         context[IDENTIFY] = lambda value: known.get(id(value), "")
     return engine.render(context, limit + limit // 4)
 

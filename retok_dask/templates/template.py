@@ -288,7 +288,7 @@ class ChatTemplate:
 
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
-        tools, counts = conversation.tools, Counter(conversation.counts)
+        tools, counts = conversation.tools, Counter[str]()
         escape = self._find_controls(messages, tools, counts) if ready.controls else None
 
         def read(marked: str, marks: Marks) -> Rendered | Runs:
@@ -303,9 +303,10 @@ class ChatTemplate:
             rendered = self._build(program, found, source, escape, counts)
             escapes = self.controls.clean(found) if found.escapes else []
         rendered.escapes = self._escapes(rendered.text, messages, escapes)
-        for name, number in rendered.counts.items():
-            counts[name] += number
-        rendered.counts = {name: number for name, number in counts.items() if number}
+        for more in (conversation.counts, rendered.counts):
+            for name, number in more.items():
+                counts[name] += number
+        rendered.counts = {name: number for name, number in counts.items() if number} if counts else {}
         rendered.flags = list(conversation.flags[: len(messages) + ready.shift]) if conversation.flags else []
         if ready.shift:
             rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]

@@ -9,6 +9,7 @@ to :class:`~retok_dask.templates.build.Builder`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.build import ROLE_KINDS, core_of, leading_system
@@ -73,73 +74,56 @@ class UsualRows:
         """
         system = leading_system(messages)
         begins = 0 if system is None else 1
-        pieces = marked.split(marks.begin)
-        first = _first(pieces, marks.end, begins)
-        if first < 0 or begins == len(messages):
+        head, *pieces = marked.split(marks.begin)
+        parts = [piece.partition(marks.end) for piece in pieces]
+        first = _first(parts, begins)
+        if begins == len(messages) or not _one_run_each(parts[first:], begins, len(messages)):
             return None
-        header = self._parser.shape.header
-        if messages[begins]["role"] == "assistant" and not pieces[first].partition(marks.end)[2].startswith(header):
+        runs = [run for _, _, run in parts[first:] if run]
+        if messages[begins]["role"] == "assistant" and not runs[0].startswith(self._parser.shape.header):
             return None  # some templates print their default system text there
-        head = self._head(marks.begin.join(pieces[:first]), marks, system, tools)
-        if head is None:
+        known = self._head(marks.begin.join((head, *pieces[:first])), marks, system, tools)
+        if known is None:
             return None
-        rendered = Rendered("", [*head.starts], [*head.kinds], [*head.owners])
-        texts = self._read_messages(pieces[first:], marks.end, messages, begins, len(head.text), rendered)
-        if texts is None:
+        rendered = Rendered("", [*known.starts], [*known.kinds], [*known.owners])
+        if not self._read_messages(runs, messages, begins, len(known.text), rendered):
             return None
-        rendered.text = head.text + "".join(texts)
+        rendered.text = known.text + "".join(runs)
         return rendered
 
     def _read_messages(
-        self, pieces: list[str], end: str, messages: list[Message], owner: int, position: int, rendered: Rendered
-    ) -> list[str] | None:
-        """Add the spans of all messages from `owner` on; the text of each, or None if one is not as usual."""
-        texts: list[str] = []
-        places, marker_stops = self._parser.usual_places, self._parser.shape.marker_stops
-        ended_by_marker = False
-        for piece in pieces:
-            opening = f"{owner}{end}"
-            run = piece[len(opening) :]
-            if not run or not piece.startswith(opening):
-                payload, _, text = piece.partition(end)
-                if text or not (payload in _SILENT or payload.isdigit()):
-                    return None
-                continue
-            if owner >= len(messages):
-                return None
+        self, runs: list[str], messages: list[Message], begins: int, position: int, rendered: Rendered
+    ) -> bool:
+        """Add the spans of the messages from `begins` on; False if one is not as usual."""
+        starts, kinds, owners = rendered.starts, rendered.kinds, rendered.messages
+        places, fit, marker_stops = self._parser.usual_places, self._parser.known.fit, self._parser.shape.marker_stops
+        reasoned, ended_by_marker = 0, False
+        for owner, run in enumerate(runs, begins):
             message, start = messages[owner], position
             role = message["role"]
             if ended_by_marker:
                 start += self._marker_stop(run, owner - 1, position, rendered)
                 if start > position and (role == "assistant" or start == position + len(run)):
-                    return None
+                    return False
             if role == "assistant":
-                if not self._read_assistant(run, message, owner, position, rendered):
-                    return None
-                ended_by_marker = marker_stops
+                reasoning, content, names = said(message)
+                found = fit(run, reasoning, content, names, position)
+                if found is None:
+                    return False
+                starts += found[0]
+                kinds += found[1]
+                owners += [owner] * len(found[1])
+                reasoned += len(reasoning)
             elif run.startswith(core_of(message), places.get(role, 0)):
-                rendered.starts.append(start)
-                rendered.kinds.append(ROLE_KINDS.get(role, _OTHER))
-                rendered.messages.append(owner)
-                ended_by_marker = False
+                starts.append(start)
+                kinds.append(ROLE_KINDS.get(role, _OTHER))
+                owners.append(owner)
             else:
-                return None
-            texts.append(run)
+                return False
+            ended_by_marker = marker_stops and role == "assistant"
             position += len(run)
-            owner += 1
-        return texts if owner == len(messages) else None
-
-    def _read_assistant(self, run: str, message: Message, owner: int, position: int, rendered: Rendered) -> bool:
-        reasoning, content, names = said(message)
-        fit = self._parser.known.fit(run, reasoning, content, names, position)
-        if fit is None:
-            return False
-        if reasoning:
-            rendered.counts["reasoning_chars"] = rendered.counts.get("reasoning_chars", 0) + len(reasoning)
-        starts, kinds = fit
-        rendered.starts += starts
-        rendered.kinds += kinds
-        rendered.messages += [owner] * len(kinds)
+        if reasoned:
+            rendered.counts["reasoning_chars"] = reasoned
         return True
 
     def _marker_stop(self, run: str, owner: int, position: int, rendered: Rendered) -> int:
@@ -182,10 +166,22 @@ class UsualRows:
         return _KnownHead(text, [*spans], kinds, owners)
 
 
-def _first(pieces: list[str], end: str, begins: int) -> int:
-    """Which piece is the first text of the conversation proper; -1 if there is none."""
-    for number, piece in enumerate(pieces):
-        payload, _, run = piece.partition(end)
+def _first(parts: list[tuple[str, str, str]], begins: int) -> int:
+    """Which part (payload of a mark, its end, text) is the first text of the conversation proper."""
+    for number, (payload, _, run) in enumerate(parts):
         if run and payload.isdigit() and not (begins and payload == "0"):
             return number
-    return -1
+    return len(parts)
+
+
+def _one_run_each(parts: list[tuple[str, str, str]], begins: int, messages: int) -> bool:
+    """Whether each message has one run, in order, and no mark says more than whose text follows."""
+    if [payload for payload, _, run in parts if run] != _numbers(begins, messages):
+        return False
+    alone = [payload for payload, _, run in parts if not run]
+    return all(payload in _SILENT or payload.isdigit() for payload in alone)
+
+
+@lru_cache(maxsize=256)
+def _numbers(first: int, end: int) -> list[str]:
+    return [str(number) for number in range(first, end)]
