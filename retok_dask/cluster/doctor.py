@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import html
 import importlib.util
+import os
 import socket
 import uuid
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from retok_dask.cluster.connect import open_address
 from retok_dask.cluster.links import answers, proxied
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.resources import usable_cores, usable_memory
-from retok_dask.cluster.settings import JUDGED, judge_settings
+from retok_dask.cluster.settings import JUDGED, MALLOC, judge_allocator, judge_settings
 from retok_dask.cluster.versions import compare_versions
 from retok_dask.completions import list_inputs
 from retok_dask.datasets import OutputFolder, library_versions
@@ -177,8 +178,16 @@ def _cluster(found: Doctor, client: Client, seconds_per_record: float) -> None:
             say(False, f"{item.name} is {item.value}, better {item.wanted}: {item.why}")
         if not advice:
             say(True, "time to live, allowed failures and memory limits suit long runs")
+    with found.look("worker allocator") as say:
+        slow = set(map(judge_allocator, client.run(_environment).values())) - {""}
+        say(None if slow else True, next(iter(slow), "keeps freed memory for the next batch"))
     with found.look("dashboard link") as say:
         _dashboard(client, say)
+
+
+def _environment() -> dict[str, str]:
+    """Runs on a worker: what its C library's allocator was told."""
+    return {name: os.environ[name] for name in MALLOC if name in os.environ}
 
 
 def scheduler_settings() -> dict[str, Any]:

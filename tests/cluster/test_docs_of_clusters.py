@@ -10,7 +10,7 @@ import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
 from retok_dask.cluster import isolation, trouble
-from retok_dask.cluster.settings import judge_settings
+from retok_dask.cluster.settings import MALLOC, judge_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
 
@@ -34,6 +34,7 @@ def test_the_slurm_job_script():
     assert "#SBATCH -t 04:00:00" in script
     assert "#SBATCH --nice=100" in script
     assert "export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false" in script
+    assert "export " + " ".join(f"{name}={value}" for name, value in MALLOC.items()) in script
     worker = next(line for line in script.splitlines() if "dask_worker" in line or "dask worker" in line)
     assert "--nthreads 1" in worker
     assert "--nworkers 16" in worker
@@ -62,6 +63,8 @@ def test_the_kubernetes_spec():
         "distributed.worker.memory.terminate": float(env["DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE"]),
     }
     assert judge_settings(config, 120) == []
+    kept = {item["name"]: item["value"] for item in worker["env"] if item["name"].startswith("MALLOC_")}
+    assert kept == MALLOC
     ports = {port["name"]: port["port"] for port in spec["spec"]["scheduler"]["service"]["ports"]}
     assert ports["tcp-comm"] == 8786
 

@@ -18,7 +18,7 @@ from retok_dask.cluster.connect import connect
 from retok_dask.cluster.doctor import doctor, websocket_answers
 from retok_dask.cluster.links import answers, proxied
 from retok_dask.cluster.resources import usable_cores, usable_memory
-from retok_dask.cluster.settings import judge_settings, own_settings
+from retok_dask.cluster.settings import judge_allocator, judge_settings, own_settings
 from retok_dask.cluster.versions import Versions, check_versions
 from retok_dask.datasets import OutputFolder
 from retok_dask.errors import ClusterError
@@ -88,6 +88,20 @@ def test_settings_that_hurt_are_named():
     assert "240s or more" in found["distributed.scheduler.worker-ttl"].wanted
 
 
+@pytest.mark.parametrize(
+    ("environ", "slow"),
+    [
+        ({}, False),
+        ({"MALLOC_TRIM_THRESHOLD_": "65536"}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "67108864"}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "4194304"}, False),
+    ],
+)
+def test_an_allocator_that_keeps_nothing_is_named(environ, slow):
+    """Setting the trim threshold alone ends glibc's own search for the other: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+    assert bool(judge_allocator(environ)) is slow
+
+
 # clusters of ours
 
 
@@ -105,7 +119,9 @@ def test_dashboard_is_on_loopback_and_a_taken_port_is_no_trouble(make_recipe):
             assert websocket_answers(link)
             listening = {c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"}
             assert listening == {"127.0.0.1"}
-            assert [f.ok for f in doctor(client=client).findings if f.name == "dashboard link"] == [True]
+            found = {finding.name: finding.ok for finding in doctor(client=client).findings}
+            assert found["dashboard link"] is True
+            assert found["worker allocator"] is True
 
 
 SCRIPT = """
