@@ -74,7 +74,7 @@ class Kernel:
 
     Pure: the same records give the same rows, however they are split over
     calls. Keeps nothing between records but the rows of the batch at hand, at
-    most about ``recipe.units.batch_bytes`` of text plus one record.
+    most about ``recipe.units.batch_bytes`` of text, and the records taken together.
 
     Args:
         recipe: the run's recipe.

@@ -227,10 +227,12 @@ class _Normalizer:
         parsed = given
         if isinstance(given, str):
             parsed = self._parse(given, number)
+            self.counts["arguments_parsed"] += 1
+            if type(parsed) is dict:
+                return parsed
             if isinstance(parsed, str) and parsed.strip().startswith("{"):
                 self.counts["arguments_encoded_twice"] += 1
                 parsed = self._parse(parsed, number)
-            self.counts["arguments_parsed"] += 1
         if parsed is None or parsed == "":
             self.counts["empty_arguments"] += 1
             return {}

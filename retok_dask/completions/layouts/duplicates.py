@@ -44,9 +44,9 @@ class _Count:
 class DuplicateKeys:
     """Refuses records in which one object holds a key twice that a layout reads.
 
-    Parsers take the last one silently. Counting the keys in the bytes tells
-    nearly all records at once; only where one occurs more often than it should
-    are the objects looked at one by one.
+    Parsers take the last one silently. Where parsing is not known to be exact,
+    counting the keys in the bytes tells nearly all records at once; only where
+    one occurs more often than it should are the objects looked at one by one.
 
     Args:
         fields: the names that layouts read.
