@@ -17,12 +17,12 @@ import numpy as np
 from retok_dask.tokenizers import align
 from retok_dask.tokenizers.engines import replace_rows
 from retok_dask.tokenizers.huge import PART, WHOLE, can_encode, encode_long
-from retok_dask.tokenizers.measure import Measured, measure, spans_of
+from retok_dask.tokenizers.measure import Measured, lone_surrogate, measure, spans_of, worst_mark
 from retok_dask.tokenizers.pieces import CannotEscape, PieceEncoder
 from retok_dask.types import Encoded, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -48,6 +48,7 @@ class BatchEncoder:
         fast: the fast engine, None where the reference does everything. A
             sampled row that differs switches it off for good.
         composer: what brings texts into NFC for it, where it does not do that itself.
+        marks: whether an id may take its text out of NFC, where there is a composer.
         guards: substrings whose rows the reference encodes.
     """
 
@@ -62,6 +63,7 @@ class BatchEncoder:
     ) -> None:
         self.fast: Engine | None = None
         self.composer: Composer | None = None
+        self.marks: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.guards: Sequence[str] = ()
         self._reference = reference
         self._table = table
@@ -71,11 +73,13 @@ class BatchEncoder:
 
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
         """Ids and segments of a batch; rows that fail are empty and named."""
-        job = _Job(rows, measure(rows, self._normalize))
+        guarded = set(self._guarded(rows)) if self.fast is not None else set()
+        simple = self.fast is not None and (self._normalize is None or self.composer is not None)
+        job = _Job(rows, measure(rows, self._normalize, leave_few=simple, but_not=guarded), guarded)
         for number, detail in job.measured.failed.items():
             job.fail(number, RejectReason.lone_surrogate, detail)
-        for number, row in enumerate(rows):
-            if problem := can_encode(row.text, self._rule):
+        for number, text in enumerate(job.texts):
+            if len(text) > WHOLE and (problem := can_encode(text, self._rule)):
                 job.fail(number, RejectReason.too_large, problem)
         if self._table is None:
             job.slow.update(number for number in range(len(rows)) if number not in job.failed)
@@ -90,7 +94,8 @@ class BatchEncoder:
         flat = self._engine_ids(job)
         job.ends = token_ends(table, flat[0])
         sums = np.diff(job.ends[flat[1]])
-        wrong = np.flatnonzero(sums != job.expected)
+        expected = job.measured.row_bytes()
+        wrong = np.flatnonzero(sums != expected)
         suspects = [row for row in wrong.tolist() if row not in job.failed]
         suspects += [
             row
@@ -102,7 +107,7 @@ class BatchEncoder:
             if self.fast is not None and number not in job.by_reference:
                 job.by_reference.add(number)
                 repaired[number] = self._reference_ids(job, number)
-                fits = int(table.lengths[repaired[number]].sum()) == job.expected[number]
+                fits = int(table.lengths[repaired[number]].sum()) == expected[number]
                 data = job.measured.normalized.get(number)
                 if fits and (data is None or table.decode(repaired[number]) == data):
                     continue
@@ -115,8 +120,6 @@ class BatchEncoder:
     def _engine_ids(self, job: _Job) -> Flat:
         """Ids of all rows by the engine in use, sampled rows compared."""
         fast = self.fast
-        if fast is not None:
-            job.by_reference.update(n for n, row in enumerate(job.rows) if self._is_guarded(row.text))
         composed = self._composed(job)
         escaped = {
             n: row
@@ -124,13 +127,8 @@ class BatchEncoder:
             if row.escapes and n not in job.by_reference and n not in job.failed
         }
         aside = escaped.keys() | job.failed.keys() | job.by_reference
-        texts = (
-            ["" if n in aside else row.text for n, row in enumerate(job.rows)]
-            if aside
-            else [row.text for row in job.rows]
-        )
-        given = [text and composed.get(n, text) for n, text in enumerate(texts)] if composed else texts
-        flat = encode_long(given, fast or self._reference, self._rule)
+        texts = ["" if n in aside else text for n, text in enumerate(job.texts)] if aside else job.texts[:]
+        flat = self._first_ids(job, texts, composed)
         if fast is not None and self._sample_differs(texts, flat):
             self.fast = None
             log.warning(
@@ -149,6 +147,46 @@ class BatchEncoder:
         guarded = sorted((aside & job.by_reference) - replaced.keys() - job.failed.keys())
         return replace_rows(flat, replaced | {number: self._reference_ids(job, number) for number in guarded})
 
+    def _first_ids(self, job: _Job, texts: list[str], composed: dict[int, str]) -> Flat:
+        """Ids of texts by the engine in use, and what was left unmeasured; a text that is none becomes empty."""
+        engine = self.fast or self._reference
+        later = job.measured.later
+        given = [text and composed.get(n, text) for n, text in enumerate(texts)] if composed else texts
+        try:
+            flat = encode_long(given, engine, self._rule)
+        except UnicodeEncodeError:
+            for number in [number for number in later if lone_surrogate(texts[number])]:
+                job.fail(number, RejectReason.lone_surrogate, lone_surrogate(texts[number]))
+                job.measured.drop(number, job.rows[number])
+                texts[number] = given[number] = ""
+            flat = encode_long(given, engine, self._rule)
+        if not later:
+            return flat
+        job.measured.measure_later(job.rows)
+        return flat if self._normalize is None else self._looked_at(job, flat, self._normalize)
+
+    def _looked_at(self, job: _Job, flat: Flat, normalize: Callable[[str], str]) -> Flat:
+        """Ids tell which rows measured later may not be in NFC; those that are not are encoded again."""
+        measured = job.measured
+        places = np.flatnonzero(self.marks.take(flat[0]))
+        marked = set((np.searchsorted(flat[1], places, side="right") - 1).tolist())
+        replaced: dict[int, Int32] = {}
+        for number in marked.intersection(measured.later):
+            row = job.rows[number]
+            measured.settle(number, row, worst_mark(row.text), normalize)
+            if number in measured.normalized:
+                replaced[number] = self._recomposed(job, number)
+        return replace_rows(flat, replaced)
+
+    def _recomposed(self, job: _Job, number: int) -> Int32:
+        assert self.fast is not None
+        assert self.composer is not None
+        text = self.composer.compose(job.rows[number].text)
+        if text is None:
+            job.by_reference.add(number)
+            return self._reference_ids(job, number)
+        return encode_long([text], self.fast, self._rule)[0]
+
     def _composed(self, job: _Job) -> dict[int, str]:
         """The rows that are not in NFC, brought into it for the fast engine; those that resist go to the reference."""
         if self.fast is None or self.composer is None:
@@ -163,9 +201,13 @@ class BatchEncoder:
                 found[number] = text
         return found
 
-    def _is_guarded(self, text: str) -> bool:
-        # the last character of a guard is the rare one, and looking for one character is nearly free
-        return not text.isascii() and any(guard[-1] in text and guard in text for guard in self.guards)
+    def _guarded(self, rows: Sequence[Rendered]) -> Iterator[int]:
+        wide = [(number, row.text) for number, row in enumerate(rows) if not row.text.isascii()]
+        for guard in self.guards:
+            rare = guard[-1]  # the last character of a guard is, and looking for one character is nearly free
+            for number, text in wide:
+                if rare in text and guard in text:
+                    yield number
 
     def _sample_differs(self, texts: Sequence[str], flat: Flat) -> bool:
         chosen = [number for number, text in enumerate(texts) if 0 < len(text) <= PART and is_sampled(text)]
@@ -246,13 +288,13 @@ class _Job:
         ends: 0, and the bytes (or tokens, in rows cut by tokens) up to the end of each token of the batch.
     """
 
-    def __init__(self, rows: Sequence[Rendered], measured: Measured) -> None:
+    def __init__(self, rows: Sequence[Rendered], measured: Measured, by_reference: set[int]) -> None:
         self.rows = rows
+        self.texts = [row.text for row in rows]
         self.measured = measured
-        self.expected = measured.row_bytes()
         self.failed: dict[int, str] = {}
         self.slow: set[int] = set()
-        self.by_reference: set[int] = set()
+        self.by_reference = by_reference
         self.ends: Int64 = np.zeros(1, np.int64)
 
     def fail(self, number: int, reason: RejectReason, detail: str) -> None:
@@ -261,7 +303,8 @@ class _Job:
 
 def is_sampled(text: str) -> bool:
     """Whether a row is one of those that the reference encodes too; depends on its text alone."""
-    return zlib.crc32(f"{len(text)} {text[:64]} {text[-64:]}".encode()) % SAMPLED == 0
+    start = len(text) // 2  # rows often begin and end alike
+    return zlib.crc32(text[start : start + 64].encode(), len(text)) % SAMPLED == 0
 
 
 def token_ends(table: ByteTable, ids: Int32) -> Int64:

@@ -77,7 +77,8 @@ class ByteTable:
     """The bytes of every id.
 
     Attributes:
-        lengths: int32, one an id; 0 where no token has this id.
+        tokens: the bytes of each id; none where no token has this id.
+        lengths: how many they are, int32.
     """
 
     def __init__(self, tokens: Mapping[int, bytes]) -> None:
@@ -85,7 +86,7 @@ class ByteTable:
         self.lengths: npt.NDArray[np.int32] = np.zeros(size, np.int32)
         for index, data in tokens.items():
             self.lengths[index] = len(data)
-        self._tokens = [tokens.get(index, b"") for index in range(size)]
+        self.tokens = [tokens.get(index, b"") for index in range(size)]
 
     @classmethod
     def of(cls, definition: Mapping[str, Any]) -> ByteTable:
@@ -97,7 +98,7 @@ class ByteTable:
     def texts(self) -> list[str]:
         """The text of each id whose bytes are valid text."""
         found = []
-        for data in self._tokens:
+        for data in self.tokens:
             with contextlib.suppress(UnicodeDecodeError):
                 if data:
                     found.append(data.decode())
@@ -105,7 +106,7 @@ class ByteTable:
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
         """The bytes that ids stand for, exactly."""
-        return b"".join(map(self._tokens.__getitem__, np.asarray(ids).tolist()))
+        return b"".join(map(self.tokens.__getitem__, np.asarray(ids).tolist()))
 
 
 def _token_bytes(text: str) -> bytes:

@@ -13,7 +13,7 @@ from retok_dask.tokenizers.align import Spans
 from retok_dask.tokenizers.nfc import IF_IN_ORDER, STAYS, nfc_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Int64 = npt.NDArray[np.int64]
     Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
+FEW = 3
+"""Spans of a row, such as a document's, that are measured one by one."""
 
 STRETCH = 1 << 18
 """Characters that are looked at in one go: of a long text, or of several rows."""
@@ -36,6 +39,7 @@ class Measured:
         failed: rows whose text is not text (lone surrogates), with the reason.
         normalized: for rows that are not in NFC, the bytes that their spans become.
         text_bytes: UTF-8 bytes of all texts as they were given.
+        later: rows for :meth:`measure_later`; their bounds are characters until then.
     """
 
     bounds: Int64
@@ -43,6 +47,7 @@ class Measured:
     failed: dict[int, str] = field(default_factory=dict)
     normalized: dict[int, bytes] = field(default_factory=dict)
     text_bytes: int = 0
+    later: list[int] = field(default_factory=list)
 
     def part(self, row: int) -> slice:
         """Where the row's entries lie in `bounds`."""
@@ -53,8 +58,42 @@ class Measured:
         """Bytes of each row."""
         return self.bounds[np.cumsum(self.counts + 1) - 1]
 
+    def measure_later(self, rows: Sequence[Rendered]) -> None:
+        """Measure the rows that were left, once an engine has seen their texts: Python keeps the bytes that it made."""
+        bounds: list[int] = []
+        for number in self.later:
+            row = rows[number]
+            text, half = row.text, len(row.text) // 2
+            total = len(text.encode())
+            bounds += [
+                len(text[:start].encode()) if start < half else total - len(text[start:].encode())
+                for start in row.starts
+            ]
+            bounds.append(total)
+            self.text_bytes += total - len(text)
+        chosen = np.zeros(len(rows), np.bool_)
+        chosen[self.later] = True
+        self.bounds[np.repeat(chosen, self.counts + 1)] = bounds
 
-def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) -> Measured:
+    def drop(self, number: int, row: Rendered) -> None:
+        """Forget a row that was left for later, whose text is no text."""
+        self.later.remove(number)
+        self.text_bytes += len(row.text.encode("utf-8", "replace")) - int(self.bounds[self.part(number)][-1])
+        self.bounds[self.part(number)] = 0
+
+    def settle(self, number: int, row: Rendered, marks: int, normalize: Callable[[str], str]) -> None:
+        """Look at a row with marks of a class; one that is not in NFC gets the bounds of what its spans become."""
+        if marks != STAYS and not _is_normalized(row, marks, normalize):
+            _normalize(self, number, row, normalize)
+
+
+def measure(
+    rows: Sequence[Rendered],
+    normalize: Callable[[str], str] | None,
+    *,
+    leave_few: bool = False,
+    but_not: Collection[int] = (),
+) -> Measured:
     """Measure every span of every row.
 
     Args:
@@ -62,6 +101,8 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
         normalize: brings one text into NFC, None for tokenizers that do not.
             Each span is normalized by itself; whether that is what the
             tokenizer made of the row is checked on its ids.
+        leave_few: leave rows of few spans for later, when an engine has seen them; nothing is known of them till then.
+        but_not: rows that no engine will see.
     """
     characters: list[int] = []
     for row in rows:
@@ -70,6 +111,9 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
     counts = np.array([len(row.starts) for row in rows], np.int64)
     found = Measured(np.array(characters, np.int64), counts)
     wide = [number for number, row in enumerate(rows) if not row.text.isascii()]
+    if leave_few:
+        found.later = [number for number in wide if _is_simple(rows[number]) and number not in but_not]
+        wide = sorted({*wide}.difference(found.later))
     long = [number for number in wide if len(rows[number].text) > STRETCH]
     worst: dict[int, int] = {}
     for units in _code_units(rows, [number for number in wide if number not in long], found.failed):
@@ -81,9 +125,28 @@ def measure(rows: Sequence[Rendered], normalize: Callable[[str], str] | None) ->
         found.text_bytes += len(rows[number].text.encode("utf-8", "replace"))
     found.text_bytes += int(found.row_bytes().sum())
     for number, marks in worst.items():
-        if normalize is not None and number not in found.failed and not _is_normalized(rows[number], marks, normalize):
-            _normalize(found, number, rows[number], normalize)
+        if normalize is not None and number not in found.failed:
+            found.settle(number, rows[number], marks, normalize)
     return found
+
+
+def lone_surrogate(text: str) -> str:
+    """Where a text is no text, empty if it is."""
+    try:
+        text.encode("utf-16-le")
+    except UnicodeEncodeError as error:
+        return f"lone surrogate {text[error.start]!a} at character {error.start}"
+    return ""
+
+
+def worst_mark(text: str) -> int:
+    """The class in NFC of the worst character of a text."""
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return int(nfc_classes().take(points, mode="clip").max())
+
+
+def _is_simple(row: Rendered) -> bool:
+    return len(row.starts) <= FEW and len(row.text) <= STRETCH and not row.escapes
 
 
 @dataclass(slots=True)
@@ -106,8 +169,8 @@ def _code_units(rows: Sequence[Rendered], wanted: Iterable[int], failed: dict[in
         text = rows[number].text
         try:
             data = text.encode("utf-16-le")
-        except UnicodeEncodeError as error:
-            failed[number] = f"lone surrogate {text[error.start]!a} at character {error.start}"
+        except UnicodeEncodeError:
+            failed[number] = lone_surrogate(text)
             continue
         narrow = len(data) == 2 * len(text)
         dtype = np.uint16 if narrow else np.uint32
@@ -192,8 +255,7 @@ def _long_to_bytes(found: Measured, number: int, row: Rendered) -> int:
                 found.failed[number] = f"lone surrogate {piece[error.start]!a} at character {at + error.start}"
                 return STAYS
             if not piece.isascii():
-                points = np.frombuffer(piece.encode("utf-32-le"), np.uint32)
-                worst = max(worst, int(nfc_classes().take(points, mode="clip").max()))
+                worst = max(worst, worst_mark(piece))
     found.bounds[found.part(number)] = [0, *accumulate(lengths)]
     return worst
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -54,6 +54,23 @@ def nfc_classes() -> npt.NDArray[np.uint8]:
             classes[point] = IF_IN_ORDER if unicodedata.combining(char) else STAYS
     classes[[point for point in joins if point < _KNOWN]] = MAY_CHANGE
     return classes
+
+
+def token_marks(tokens: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    """Which ids, by their bytes, may take a text out of NFC: with a character that may change, or a part of one."""
+    marks = np.zeros(len(tokens), np.bool_)
+    whole: dict[int, str] = {}
+    for index, data in enumerate(tokens):
+        if not data.isascii():
+            try:
+                whole[index] = data.decode()
+            except UnicodeDecodeError:
+                marks[index] = True
+    if whole:
+        points = np.frombuffer("".join(whole.values()).encode("utf-32-le"), np.uint32)
+        starts = [0, *accumulate(map(len, whole.values()))][:-1]
+        marks[[*whole]] = np.maximum.reduceat(nfc_classes().take(points, mode="clip"), starts) > STAYS
+    return marks
 
 
 class Composer:

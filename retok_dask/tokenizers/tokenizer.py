@@ -21,7 +21,7 @@ from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
 from retok_dask.tokenizers.huge import normalize_long
 from retok_dask.tokenizers.load import load_definition
-from retok_dask.tokenizers.nfc import Composer, ComposingEngine, nfc_classes
+from retok_dask.tokenizers.nfc import Composer, ComposingEngine, token_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -182,8 +182,8 @@ class Tokenizer:
         if certificate is not None:
             self._bare.fast = FastEngine(self._fast_definition())
             self._bare.composer = self._composer
-            if self._composer is not None:
-                nfc_classes()  # made with the engine, not within the first batch
+            if self._composer is not None and self._table is not None:
+                self._bare.marks = token_marks(self._table.tokens)
             self._bare.guards = tuple(certificate.guards)
         return self._bare
 
