@@ -48,7 +48,6 @@ class BatchEncoder:
         fast: the fast engine, None where the reference does everything. A
             sampled row that differs switches it off for good.
         composer: what brings texts into NFC for it, where it does not do that itself.
-        marks: whether an id may take its text out of NFC, where there is a composer.
         guards: substrings whose rows the reference encodes.
     """
 
@@ -63,13 +62,17 @@ class BatchEncoder:
     ) -> None:
         self.fast: Engine | None = None
         self.composer: Composer | None = None
-        self.marks: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.guards: Sequence[str] = ()
         self._reference = reference
         self._table = table
+        self._sizes: Int32 = table.lengths << 1 if table is not None else np.zeros(0, np.int32)
         self._rule = rule
         self._normalize = normalize
         self._pieces = PieceEncoder(reference, added_tokens)
+
+    def mark(self, ids: npt.NDArray[np.bool_]) -> None:
+        """Note which ids may take their text out of NFC, as the lowest bit of their sizes: one look tells both."""
+        self._sizes |= ids
 
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
         """Ids and segments of a batch; rows that fail are empty and named."""
@@ -92,7 +95,7 @@ class BatchEncoder:
 
     def _encode_bytewise(self, job: _Job, table: ByteTable) -> Flat:
         flat = self._engine_ids(job)
-        job.ends = token_ends(table, flat[0])
+        job.ends = token_ends(job.lengths if job.measured_ids is flat[0] else table.lengths.take(flat[0]))
         sums = np.diff(job.ends[flat[1]])
         expected = job.measured.row_bytes()
         wrong = np.flatnonzero(sums != expected)
@@ -114,7 +117,7 @@ class BatchEncoder:
             job.slow.add(number)
         if repaired:
             flat = replace_rows(flat, repaired)
-            job.ends = token_ends(table, flat[0])
+            job.ends = token_ends(table.lengths.take(flat[0]))
         return flat
 
     def _engine_ids(self, job: _Job) -> Flat:
@@ -168,7 +171,9 @@ class BatchEncoder:
     def _looked_at(self, job: _Job, flat: Flat, normalize: Callable[[str], str]) -> Flat:
         """Ids tell which rows measured later may not be in NFC; those that are not are encoded again."""
         measured = job.measured
-        places = np.flatnonzero(self.marks.take(flat[0]))
+        sizes = self._sizes.take(flat[0])
+        job.measured_ids, job.lengths = flat[0], sizes >> 1
+        places = np.flatnonzero(sizes & 1)
         marked = set((np.searchsorted(flat[1], places, side="right") - 1).tolist())
         replaced: dict[int, Int32] = {}
         for number in marked.intersection(measured.later):
@@ -286,6 +291,7 @@ class _Job:
 
     Attributes:
         ends: 0, and the bytes (or tokens, in rows cut by tokens) up to the end of each token of the batch.
+        measured_ids, lengths: ids whose bytes are counted already, and how many each has.
     """
 
     def __init__(self, rows: Sequence[Rendered], measured: Measured, by_reference: set[int]) -> None:
@@ -296,6 +302,8 @@ class _Job:
         self.slow: set[int] = set()
         self.by_reference = by_reference
         self.ends: Int64 = np.zeros(1, np.int64)
+        self.measured_ids: Int32 | None = None
+        self.lengths: Int32 = np.zeros(0, np.int32)
 
     def fail(self, number: int, reason: RejectReason, detail: str) -> None:
         self.failed.setdefault(number, f"{reason.value}: {detail}")
@@ -307,10 +315,10 @@ def is_sampled(text: str) -> bool:
     return zlib.crc32(text[start : start + 64].encode(), len(text)) % SAMPLED == 0
 
 
-def token_ends(table: ByteTable, ids: Int32) -> Int64:
+def token_ends(lengths: Int32) -> Int64:
     """0, and where each token ends in the bytes of all rows together."""
-    ends = np.zeros(ids.size + 1, np.int64)
-    np.cumsum(table.lengths.take(ids), out=ends[1:])
+    ends = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
     return ends
 
 

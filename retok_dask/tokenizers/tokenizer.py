@@ -183,7 +183,7 @@ class Tokenizer:
             self._bare.fast = FastEngine(self._fast_definition())
             self._bare.composer = self._composer
             if self._composer is not None and self._table is not None:
-                self._bare.marks = token_marks(self._table.tokens)
+                self._bare.mark(token_marks(self._table.tokens))
             self._bare.guards = tuple(certificate.guards)
         return self._bare
 
