@@ -61,16 +61,29 @@ def bits(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 def texts(values: Sequence[str | bytes | None], kind: pa.DataType | None = None) -> pa.Array:
     """Texts, or with the kind `pa.binary()` bytes; None is null."""
-    data = [value.encode() if isinstance(value, str) else value or b"" for value in values]
-    there = np.array([value is not None for value in values], np.bool_)
-    offsets = np.zeros(len(data) + 1, np.int64)
-    np.cumsum([len(value) for value in data], out=offsets[1:])
-    if offsets[-1] > _LONGEST:
-        msg = f"a column of {offsets[-1]} bytes in one batch; set units.batch_bytes lower"
+    kind = kind or pa.string()
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
+    try:
+        joined = "".join(values)  # type: ignore[arg-type]  # nearly always texts, and of names that are ASCII
+    except TypeError:
+        joined = ""
+    there = np.ones(len(values), np.bool_)
+    if joined and joined.isascii():
+        data = joined.encode()
+        lengths = [*map(len, values)]  # type: ignore[arg-type]
+    else:
+        parts = [value.encode() if isinstance(value, str) else value or b"" for value in values]
+        there = np.array([value is not None for value in values], np.bool_)
+        data = b"".join(parts)
+        lengths = [*map(len, parts)]
+    if len(data) > _LONGEST:
+        msg = f"a column of {len(data)} bytes in one batch; set units.batch_bytes lower"
         raise pa.ArrowCapacityError(msg)
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
     validity = None if there.all() else _buffer(np.packbits(there, bitorder="little"))
-    buffers = [validity, _buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(kind or pa.string(), len(data), buffers)
+    return pa.Array.from_buffers(kind, len(lengths), [validity, _buffer(offsets), pa.py_buffer(data)])
 
 
 def _buffer(values: npt.NDArray[Any]) -> pa.Buffer:

@@ -34,14 +34,19 @@ class ContentDigest:
 
     def update(self, samples: pa.RecordBatch) -> None:
         """Add the rows of a batch of :func:`retok_dask.schema.sample_schema`."""
-        added = sum(int.from_bytes(digest, "big") for digest in row_digests(samples))
-        self.value = (self.value + added) % _MODULUS
+        self.value = (self.value + _sum(row_digests(samples))) % _MODULUS
         self.rows += samples.num_rows
 
     def add_hex(self, value: str, rows: int = 0) -> None:
         """Add the digest of another set of rows."""
         self.value = (self.value + int(value, 16)) % _MODULUS
         self.rows += rows
+
+
+def _sum(digests: list[bytes]) -> int:
+    """The sum of numbers of 32 bytes, in parts of 32 bits that none can overflow in."""
+    parts = np.frombuffer(b"".join(digests), ">u4").reshape(-1, 8).sum(axis=0, dtype=np.uint64).tolist()
+    return sum(part << (32 * place) for place, part in enumerate(reversed(parts)))
 
 
 def row_digests(samples: pa.RecordBatch) -> list[bytes]:

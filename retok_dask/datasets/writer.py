@@ -17,7 +17,7 @@ from retok_dask.kernel.stats import UnitStats
 from retok_dask.schema import REJECT_SCHEMA, sample_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -91,8 +91,7 @@ class ParquetSink:
         if not batch.schema.equals(self.schema):
             msg = f"a batch has schema\n{batch.schema}\nbut the file has\n{self.schema}"
             raise OutputError(msg)
-        for piece in _pieces(batch):
-            size, elements = piece.nbytes, _elements(piece)
+        for piece, size, elements in _pieces(batch):
             full = self._bytes + size > ROW_GROUP_BYTES or self._elements + elements > ROW_GROUP_ELEMENTS
             if full and self._pending:
                 self._flush()
@@ -271,13 +270,17 @@ class _Summary:
         }
 
 
-def _pieces(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Cut a batch so that no piece is over the budget, unless it is one row."""
-    too_large = batch.nbytes > ROW_GROUP_BYTES or _elements(batch) > ROW_GROUP_ELEMENTS
-    if batch.num_rows <= 1 or not too_large:
-        return [batch] if batch.num_rows else []
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+    """A batch in pieces, none of them over the budget unless it is one row; each with its bytes and elements."""
+    if not batch.num_rows:
+        return
+    size, elements = batch.nbytes, _elements(batch)
+    if batch.num_rows == 1 or (size <= ROW_GROUP_BYTES and elements <= ROW_GROUP_ELEMENTS):
+        yield batch, size, elements
+        return
     half = batch.num_rows // 2
-    return [*_pieces(batch.slice(0, half)), *_pieces(batch.slice(half))]
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
 
 
 def _elements(batch: pa.RecordBatch) -> int:
