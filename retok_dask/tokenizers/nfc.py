@@ -59,17 +59,18 @@ def nfc_classes() -> npt.NDArray[np.uint8]:
 def token_marks(tokens: Sequence[bytes]) -> npt.NDArray[np.bool_]:
     """Which ids, by their bytes, may take a text out of NFC: with a character that may change, or a part of one."""
     marks = np.zeros(len(tokens), np.bool_)
-    whole: dict[int, str] = {}
-    for index, data in enumerate(tokens):
-        if not data.isascii():
+    wide = [index for index, data in enumerate(tokens) if not data.isascii()]
+    for start in range(0, len(wide), 4096):  # not all at once, because what a process had at its start it keeps
+        whole: dict[int, str] = {}
+        for index in wide[start : start + 4096]:
             try:
-                whole[index] = data.decode()
+                whole[index] = tokens[index].decode()
             except UnicodeDecodeError:
                 marks[index] = True
-    if whole:
-        points = np.frombuffer("".join(whole.values()).encode("utf-32-le"), np.uint32)
-        starts = [0, *accumulate(map(len, whole.values()))][:-1]
-        marks[[*whole]] = np.maximum.reduceat(nfc_classes().take(points, mode="clip"), starts) > STAYS
+        if whole:
+            points = np.frombuffer("".join(whole.values()).encode("utf-32-le"), np.uint32)
+            starts = [0, *accumulate(map(len, whole.values()))][:-1]
+            marks[[*whole]] = np.maximum.reduceat(nfc_classes().take(points, mode="clip"), starts) > STAYS
     return marks
 
 
