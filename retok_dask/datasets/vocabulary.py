@@ -66,7 +66,7 @@ class TokenCounts:
 
     def to_table(self) -> pa.Table:
         """As a table of :data:`VOCABULARY_SCHEMA`."""
-        tokens = np.flatnonzero(self.count)
+        tokens = np.flatnonzero(self.count != 0)  # much faster than of the numbers themselves
         trained = np.zeros(len(self.count), np.int64)
         trained[: len(self.trained)] = self.trained
         columns = [numbers(tokens.astype(np.int32)), numbers(self.count[tokens]), numbers(trained[tokens])]
