@@ -13,6 +13,7 @@ from distributed.metrics import context_meter
 
 from retok_dask.cluster.duplicates import drops_duplicates, duplicates_of
 from retok_dask.cluster.isolation import SetAside
+from retok_dask.cluster.resources import give_back
 from retok_dask.completions import read_records
 from retok_dask.datasets import OutputFolder, Receipt, UnitWriter
 from retok_dask.datasets.receipts import check_files
@@ -92,8 +93,8 @@ class OpenEncodeJob:
                 self._template.render(
                     Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")])
                 )
-        # vocabularies and compiled templates stay for good: the collector need not walk them again and again
-        gc.collect()
+        # loading leaves much behind; what stays, stays for good: the collector need not walk it again and again
+        give_back()
         gc.freeze()
 
     @cached_property

@@ -6,7 +6,6 @@ and is opened once; a task brings only the description of its unit.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ import psutil
 from distributed import Reschedule, WorkerPlugin, get_worker
 from distributed.metrics import context_meter
 
+from retok_dask.cluster.resources import give_back
 from retok_dask.cluster.versions import check_worker
 from retok_dask.completions import Unit
 from retok_dask.datasets import library_versions
@@ -302,7 +302,7 @@ def _recycle_if_grown() -> int:
     limit = worker.memory_manager.memory_limit or sys.maxsize
     most = max(RECYCLE_SHARE * limit, _fresh.get("rss", 0) + GROWN_SHARE * limit)
     if rss > most:
-        gc.collect()
+        give_back()
         rss = _rss()
         if rss > most and worker.nanny:
             _leaving.set()
