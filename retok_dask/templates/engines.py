@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jinja2
@@ -95,6 +96,14 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
+    if type(value) is dict and not (ensure_ascii or indent is not None or separators or sort_keys):
+        pairs = [
+            f"{encode_basestring(key)}: {encode_basestring(text)}"
+            for key, text in value.items()
+            if type(key) is str and type(text) is str
+        ]
+        if len(pairs) == len(value):  # texts by name, as most tool arguments are
+            return f"{{{', '.join(pairs)}}}"
     form = (ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys)
     write = _json_encoder(*form).encode
     return written(value, form, write) if type(value) is Schema else write(value)

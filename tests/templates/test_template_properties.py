@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -141,6 +143,15 @@ def test_numbers_are_printed_as_the_reference_prints_them(name, numbers):
     )
     template = unchecked(public(name))
     assert template.render(conversation)[0].text == template.reference_text(conversation)
+
+
+@given(st.dictionaries(plain, st.one_of(plain, st.integers(-9, 9), st.booleans()), max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_tool_arguments_are_written_as_json_writes_them(arguments):
+    call = {"name": "look_up", "arguments": arguments}
+    asked, said = {"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}
+    text = unchecked(public("trl/qwen3")).render(Conversation([asked, said]))[0].text
+    assert f'"arguments": {json.dumps(arguments, ensure_ascii=False)}}}' in text
 
 
 @given(st.lists(st.tuples(texts, plain), min_size=1, max_size=3))
