@@ -8,13 +8,10 @@ Python objects and counts its steps. Both are cut off at the same output size.
 from __future__ import annotations
 
 import copy
-import json
 import re
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jinja2
@@ -23,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from retok_dask.templates.schemas import Schema, written
 from retok_dask.templates.syntax import GENERATION_CALL, CannotWrite, syntax_environment, write
+from retok_dask.templates.tojson import tojson
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -87,34 +84,6 @@ class Engine(Protocol):
 
 def _raise_exception(message: object) -> None:
     raise Raised(str(message))
-
-
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    if type(value) is dict and not (ensure_ascii or indent is not None or separators or sort_keys):
-        pairs = [
-            f"{encode_basestring(key)}: {encode_basestring(text)}"
-            for key, text in value.items()
-            if type(key) is str and type(text) is str
-        ]
-        if len(pairs) == len(value):  # texts by name, as most tool arguments are
-            return f"{{{', '.join(pairs)}}}"
-    form = (ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys)
-    write = _json_encoder(*form).encode
-    return written(value, form, write) if type(value) is Schema else write(value)
-
-
-@lru_cache(maxsize=64)
-def _json_encoder(
-    ensure_ascii: bool, indent: int | str | None, separators: tuple[str, str] | None, sort_keys: bool
-) -> json.JSONEncoder:
-    """What ``json.dumps`` would make anew for each value."""
-    return json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _clock(date: dt.date) -> Callable[[str], str]:
@@ -282,7 +251,7 @@ class JinjaEngine:
 
     def __init__(self, tree: n.Template, *, date: dt.date, limits: Limits) -> None:
         environment = syntax_environment(GuardedSandbox)
-        environment.filters["tojson"] = _tojson
+        environment.filters["tojson"] = tojson
         environment.guard_filters()
         environment.globals |= {
             "raise_exception": _raise_exception,
@@ -381,7 +350,7 @@ class MiniEngine:
         self._environment = environment = minijinja.Environment(
             debug=False, keep_trailing_newline=True, auto_escape_callback=lambda _: False, fuel=limits.fuel
         )
-        environment.add_filter("tojson", _tojson)
+        environment.add_filter("tojson", tojson)
         environment.add_global("raise_exception", _raise_exception)
         environment.add_global("strftime_now", _clock(date))
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import jinja2.nodes as n
 
 from retok_dask.templates.engines import JinjaEngine
 from retok_dask.templates.probes import probes
@@ -15,7 +18,7 @@ from retok_dask.templates.shape import learn
 if TYPE_CHECKING:
     import datetime as dt
 
-    import jinja2.nodes as n
+    from retok_dask.templates.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,26 @@ class TemplateFacts:
     method: str
     form: Form
     variables: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str, program: Program) -> Self:
+        """The facts of a template's text and its proved program."""
+        learned, shape = program.learned, program.learned.shape
+        names = {node.name for node in program.tree.find_all(n.Name) if node.ctx == "load"}
+        names -= {node.name for node in program.tree.find_all(n.Name) if node.ctx != "load"}
+        return cls(
+            header=shape.header,
+            prefill=shape.prefill,
+            stops=tuple(dict.fromkeys(stop for stop, _ in shape.tails)),
+            marker_stops=shape.marker_stops,
+            generation_tags=bool(re.search(r"\{%-?\s*generation\s*-?%\}", text)),
+            refused=learned.refused,
+            dropped=learned.dropped,
+            prints_date="strftime_now" in text,
+            method=learned.method.describe(),
+            form=learned.form,
+            variables=tuple(sorted(names - {"messages", "tools", "add_generation_prompt"})),
+        )
 
     @property
     def refuses_system(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,22 +139,7 @@ class ChatTemplate:
     @cached_property
     def facts(self) -> TemplateFacts:
         """What probing found out."""
-        learned = self._main.learned
-        names = {node.name for node in self._main.tree.find_all(n.Name) if node.ctx == "load"}
-        names -= {node.name for node in self._main.tree.find_all(n.Name) if node.ctx != "load"}
-        return TemplateFacts(
-            header=learned.shape.header,
-            prefill=learned.shape.prefill,
-            stops=tuple(dict.fromkeys(stop for stop, _ in learned.shape.tails)),
-            marker_stops=learned.shape.marker_stops,
-            generation_tags=bool(re.search(r"\{%-?\s*generation\s*-?%\}", self.text)),
-            refused=learned.refused,
-            dropped=learned.dropped,
-            prints_date="strftime_now" in self.text,
-            method=learned.method.describe(),
-            form=learned.form,
-            variables=tuple(sorted(names - {"messages", "tools", "add_generation_prompt"})),
-        )
+        return TemplateFacts.of(self.text, self._main)
 
     @cached_property
     def controls(self) -> ControlTokens:

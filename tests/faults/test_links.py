@@ -19,7 +19,7 @@ from faultkit import check_whole, events_of, write_data
 
 from retok_dask.cluster import run, status
 from retok_dask.cluster.job import EncodeJob
-from retok_dask.cluster.run import prepare
+from retok_dask.cluster.prepare import prepare
 from retok_dask.cluster.stalls import SHORTEST, STEPS
 from retok_dask.datasets import OutputFolder, read_manifest, read_receipts
 
