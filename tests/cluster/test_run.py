@@ -187,7 +187,7 @@ class Clock(dt.datetime):
 
 def test_the_day_of_the_first_start_is_kept_on_resume(make_recipe, client, tmp_path, monkeypatch):
     """B10: one date in a data set that was made on two days, https://github.com/sgl-project/sglang/issues/3296"""
-    room = sys.modules["retok_dask.cluster.run"]
+    room = sys.modules["retok_dask.cluster.prepare"]
     monkeypatch.setattr(room, "dt", SimpleNamespace(datetime=Clock, UTC=dt.UTC, date=dt.date))
     recipe = make_recipe()
     template = tmp_path / "template.jinja"
