@@ -31,6 +31,9 @@ ROW_GROUP_BYTES = 16 * MiB
 ROW_GROUP_ELEMENTS = 1 << 27
 """Tokens a row group, far below the 2^31 that 32-bit list offsets can count."""
 
+ZSTD_LEVEL = 2
+"""Ids take a fifth less than at level 1, in the same time; level 3 saves a little more and takes longer."""
+
 DICTIONARY_COLUMNS = ("source_file", "outcome", "reason", "segments.list.element.kind")
 """Ids are never dictionary-encoded: it costs time and, with this many values, space.
 
@@ -75,7 +78,7 @@ class ParquetSink:
             path,
             schema,
             compression="zstd",
-            compression_level=1,
+            compression_level=ZSTD_LEVEL,
             use_dictionary=[name for name in DICTIONARY_COLUMNS if name.partition(".")[0] in schema.names],
             write_statistics=[f.name for f in schema if not pa.types.is_nested(f.type)],
             data_page_size=MiB,

@@ -76,8 +76,11 @@ def fits_text(record: dict[str, Any]) -> bool:
 def build_text(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
     """One document."""
     del spec
-    name = next((n for n in TEXTS if record.get(n) is not None), "text")
-    text = record.get(name)
+    text: Any = None
+    for name in TEXTS:
+        text = record.get(name)
+        if text is not None:
+            break
     if text is not None and not isinstance(text, str):
         detail = f"the field {name!r} is {type(text).__name__}, not text"
         raise RecordRejected(RejectReason.bad_layout, detail)
