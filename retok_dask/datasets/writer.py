@@ -32,7 +32,7 @@ ROW_GROUP_ELEMENTS = 1 << 27
 """Tokens a row group, far below the 2^31 that 32-bit list offsets can count."""
 
 ZSTD_LEVEL = 2
-"""Ids take a fifth less than at level 1, in the same time; level 3 saves a little more and takes longer."""
+"""Ids take less room than at level 1, in about the same time; level 3 saves little more and takes longer."""
 
 DICTIONARY_COLUMNS = ("source_file", "outcome", "reason", "segments.list.element.kind")
 """Ids are never dictionary-encoded: it costs time and, with this many values, space.
