@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from retok_dask.tokenizers import align
+from retok_dask.tokenizers.bytelevel import IdTable
 from retok_dask.tokenizers.engines import replace_rows
 from retok_dask.tokenizers.huge import PART, WHOLE, can_encode, encode_long
 from retok_dask.tokenizers.measure import Measured, lone_surrogate, measure, spans_of, worst_mark
@@ -66,6 +67,7 @@ class BatchEncoder:
         self._reference = reference
         self._table = table
         self._sizes: Int32 = table.lengths << 1 if table is not None else np.zeros(0, np.int32)
+        self._size_of = IdTable(self._sizes)
         self._rule = rule
         self._normalize = normalize
         self._pieces = PieceEncoder(reference, added_tokens)
@@ -73,6 +75,7 @@ class BatchEncoder:
     def mark(self, ids: npt.NDArray[np.bool_]) -> None:
         """Note which ids may take their text out of NFC, as the lowest bit of their sizes: one look tells both."""
         self._sizes |= ids
+        self._size_of = IdTable(self._sizes)
 
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
         """Ids and segments of a batch; rows that fail are empty and named."""
@@ -96,7 +99,7 @@ class BatchEncoder:
 
     def _encode_bytewise(self, job: _Job, table: ByteTable) -> Flat:
         flat = self._engine_ids(job)
-        job.ends = token_ends(job.lengths if job.measured_ids is flat[0] else table.lengths.take(flat[0]))
+        job.ends = token_ends(job.lengths if job.measured_ids is flat[0] else self._size_of.take(flat[0]) >> 1)
         sums = np.diff(job.ends[flat[1]])
         expected = job.measured.row_bytes()
         wrong = np.flatnonzero(sums != expected)
@@ -172,7 +175,7 @@ class BatchEncoder:
     def _looked_at(self, job: _Job, flat: Flat, normalize: Callable[[str], str]) -> Flat:
         """Ids tell which rows measured later may not be in NFC; those that are not are encoded again."""
         measured = job.measured
-        sizes = self._sizes.take(flat[0])
+        sizes = self._size_of.take(flat[0])
         job.measured_ids, job.lengths = flat[0], sizes >> 1
         places = np.flatnonzero((sizes & 1).astype(np.bool_))  # much faster than of the numbers themselves
         marked = set((np.searchsorted(flat[1], places, side="right") - 1).tolist())
@@ -304,7 +307,7 @@ class _Job:
         self.by_reference = by_reference
         self.ends: Int64 = np.zeros(1, np.int64)
         self.measured_ids: Int32 | None = None
-        self.lengths: Int32 = np.zeros(0, np.int32)
+        self.lengths: npt.NDArray[np.integer[Any]] = np.zeros(0, np.int32)
 
     def fail(self, number: int, reason: RejectReason, detail: str) -> None:
         self.failed.setdefault(number, f"{reason.value}: {detail}")
@@ -316,7 +319,7 @@ def is_sampled(text: str) -> bool:
     return zlib.crc32(text[start : start + 64].encode(), len(text)) % SAMPLED == 0
 
 
-def token_ends(lengths: Int32) -> Int64:
+def token_ends(lengths: npt.NDArray[np.integer[Any]]) -> Int64:
     """0, and where each token ends in the bytes of all rows together."""
     ends = np.zeros(lengths.size + 1, np.int64)
     ends[1:] = lengths  # before the sum, which is slow where it has to convert

@@ -6,6 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
+
+from retok_dask.schema import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +110,28 @@ class ByteTable:
     def decode(self, ids: npt.ArrayLike) -> bytes:
         """The bytes that ids stand for, exactly."""
         return b"".join(map(self.tokens.__getitem__, np.asarray(ids).tolist()))
+
+
+class IdTable:
+    """A number for each id, looked up for millions of ids at once.
+
+    Arrow takes ids as they are; numpy makes wider ones of them first, which costs more than the look.
+    """
+
+    def __init__(self, values: npt.NDArray[np.int32]) -> None:
+        self._values = values.astype(np.int16) if values.max(initial=0) < 1 << 15 else values
+        self._arrow = numbers(self._values)
+
+    def take(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.integer[Any]]:
+        """The numbers of some ids.
+
+        Raises:
+            IndexError: an id that is not in the table.
+        """
+        if not ids.size or ids.view(np.uint32).max() >= self._values.size:
+            return self._values.take(ids)
+        found = pc.take(self._arrow, numbers(ids), boundscheck=False)
+        return np.frombuffer(found.buffers()[1], self._values.dtype, ids.size)
 
 
 def _token_bytes(text: str) -> bytes:

@@ -65,10 +65,9 @@ class Measured:
             row = rows[number]
             text, half = row.text, len(row.text) // 2
             total = len(text.encode())
-            bounds += [
-                len(text[:start].encode()) if start < half else total - len(text[start:].encode())
-                for start in row.starts
-            ]
+            for start in row.starts:
+                near = text[:start] if start < half else text[start:]
+                bounds.append(len(near.encode()) if start < half else total - len(near.encode()))
             bounds.append(total)
             self.text_bytes += total - len(text)
         chosen = np.zeros(len(rows), np.bool_)

@@ -37,13 +37,13 @@ class _Count:
         pattern: finds the keys as JSON strings: one pass over the bytes, whatever their number.
         names: keys of the record, once each.
         inner: keys of its messages, once a message.
-        strings: a few keys of the record as JSON strings, where those are all keys; then the pattern is not needed.
+        few: the names are few and all there is to count; then the pattern is not needed.
     """
 
     pattern: re.Pattern[bytes]
     names: tuple[bytes, ...]
     inner: tuple[bytes, ...]
-    strings: tuple[bytes, ...]
+    few: bool
 
 
 class DuplicateKeys:
@@ -94,8 +94,8 @@ class DuplicateKeys:
         count = self._counts[keys]
         if count is None:
             return False
-        if count.strings:
-            return any(raw.count(string) > 1 for string in count.strings)
+        if count.few:
+            return any(raw.count(b'"%b"' % name) > 1 for name in count.names)
         found = count.pattern.findall(raw)
         for name in count.names:
             if found.count(name) > 1:
@@ -111,5 +111,4 @@ class DuplicateKeys:
         if not names and not inner:
             return None
         joined = b"|".join(map(re.escape, (*names, *inner)))
-        strings = () if inner or len(names) > FEW else tuple(b'"%b"' % name for name in names)
-        return _Count(re.compile(b'"(%b)"' % joined), names, inner, strings)
+        return _Count(re.compile(b'"(%b)"' % joined), names, inner, few=not inner and len(names) <= FEW)
