@@ -53,7 +53,7 @@ lint: $(VENV)/.dev  ## Check style
 types: $(VENV)/.dev  ## Check types
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev  ## Benchmarks in under ten minutes, side by side with public tools
+bench: $(VENV)/.dev  ## Benchmarks, side by side with public tools
 	$(BIN)/python -m benchmarks
 
 bench-full: $(VENV)/.dev  ## The 902,087-completion job in full

@@ -1,9 +1,10 @@
 """``python -m benchmarks [NAME ...]``: all of them, or those named; ``full`` is the drafter's job in full,
-``quote`` puts the results into the README."""
+``many`` has up to 128 worker processes, ``quote`` puts the results into the README."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,11 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "start": cluster.start,
     "job": job.main,
 }
-ALONE = {"full": job.full, "quote": quote.main}
+ALONE = {
+    "full": job.full,
+    "many": partial(cluster.oversubscription, counts=(2, 8, 16, 32, 64, 128)),
+    "quote": quote.main,
+}
 """Run only when named."""
 
 
