@@ -6,6 +6,7 @@ The function returns a dict; what it measured by :func:`measured` is in there.
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+TURN = "BENCHMARK_TURN"
+"""Names the file that a process locks while it measures."""
 
 
 def cpu_seconds() -> float:
@@ -33,10 +37,12 @@ def peak_mib() -> float:
 
 @contextmanager
 def measured(into: dict[str, Any]) -> Iterator[None]:
-    """Put ``cpu``, ``wall`` (seconds) and ``peak_mib`` of a block into a dict."""
-    wall, cpu = perf_counter(), cpu_seconds()
-    yield
-    into.update(cpu=cpu_seconds() - cpu, wall=perf_counter() - wall, peak_mib=peak_mib())
+    """Put ``cpu``, ``wall`` (seconds) and ``peak_mib`` of a block into a dict; of several processes one at a time."""
+    with open(os.environ.get(TURN, os.devnull)) as turn:  # noqa: PTH123
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        wall, cpu = perf_counter(), cpu_seconds()
+        yield
+        into.update(cpu=cpu_seconds() - cpu, wall=perf_counter() - wall, peak_mib=peak_mib())
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import CACHE, alternate, in_process, mid, save, show
+from benchmarks.harness import CACHE, in_process, mid, overlapped, save, show
 from benchmarks.inputs import write
 from benchmarks.peers import environment
 
@@ -39,7 +39,7 @@ def main(size: int = 4_000_000, large: int = 32_000_000, repeats: int = 2) -> No
             f"{OURS}, reference engines": partial(ours, {"source": source, "engine": "reference"}),
             **peer,
         }
-        runs = alternate(cases, repeats)
+        runs = overlapped(cases, repeats)
         found[kind] = _summary(runs)
         _print(kind, found[kind])
     save("end_to_end", input_bytes=size, repeats=repeats, found=found)

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.child import TURN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +75,20 @@ def alternate(cases: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> d
         for name, case in cases.items():
             runs[name].append(case())
     return runs
+
+
+def overlapped(cases: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> dict[str, list[dict[str, Any]]]:
+    """The same, where loading takes most of the time: beside the process that measures, the next one loads.
+
+    For cases of :func:`in_process` that use ``benchmarks.child.measured``, of which one at a time is at work.
+    """
+    with tempfile.NamedTemporaryFile() as turn, ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
+        os.environ[TURN] = turn.name
+        try:
+            started = [(name, pool.submit(case)) for _ in range(repeats) for name, case in cases.items()]
+            return {name: [run.result() for other, run in started if other == name] for name in cases}
+        finally:
+            del os.environ[TURN]
 
 
 def mid(runs: Sequence[dict[str, Any]], key: str) -> float:

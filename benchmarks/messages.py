@@ -11,7 +11,7 @@ COUNTS = (2, 8, 40, 84, 160)
 MESSAGE_BYTES = 1200
 
 
-def main(size: int = 16_000_000, repeats: int = 3) -> None:
+def main(size: int = 16_000_000, repeats: int = 2) -> None:
     """Trajectories of 2 to 160 messages, all messages alike in size."""
     cases = {}
     for count in COUNTS:
