@@ -28,7 +28,7 @@ def _run(source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 2) -> None:
+def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 3) -> None:
     """One worker, two, and so on up to all cores; and as many processes that know nothing of each other: what the machine itself allows.
 
     Tokens a second while all are at work: from when each has committed a unit
@@ -64,14 +64,13 @@ def _beside(count: int, given: dict[str, Any]) -> dict[str, Any]:
     with ThreadPoolExecutor(count) as pool:
         runs = list(pool.map(lambda _: in_process("benchmarks.pipeline:commits", given), range(count)))
     begin, end = max(run["commits"][0] for run in runs), min(run["commits"][-1] for run in runs)
-    together = sorted(at for run in runs for at in run["commits"] if begin <= at <= end)
-    return {"commits": together, "tokens": runs[0]["tokens"] * len(together) / len(runs[0]["commits"])}
+    return {"commits": sorted(commit for run in runs for commit in run["commits"] if begin[0] <= commit[0] <= end[0])}
 
 
 def _busy_speed(count: int, run: dict[str, Any]) -> float:
     """Tokens a second from the commit with which all were at work to that which left one without."""
-    commits = run["commits"]
-    return run["tokens"] * (1 - (2 * count - 1) / len(commits)) / (commits[-count] - commits[count - 1])
+    (begin, _), *rest = run["commits"][count - 1 : len(run["commits"]) - count + 1]
+    return sum(tokens for _, tokens in rest) / (rest[-1][0] - begin)
 
 
 def driver(units: int = 1000, unit_kib: int = 256) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.child import measured
 from benchmarks.harness import CACHE
-from benchmarks.runs import commit_times, recipe_for
+from benchmarks.runs import commits_of, recipe_for
 from retok_dask import ChatTemplate, Tokenizer
 from retok_dask.completions import list_inputs, read_records
 from retok_dask.datasets import OutputFolder, UnitWriter
@@ -84,8 +84,8 @@ def commits(source: str, **changes: Any) -> dict[str, Any]:
     """Encode a file in this process alone; when each unit was committed."""
     with tempfile.TemporaryDirectory(dir=CACHE / "bench") as scratch:
         pipeline = Pipeline(recipe_for(source, str(Path(scratch, "out")), **changes))
-        stats = pipeline.run()
-        return {"commits": commit_times(Path(scratch, "out")), "tokens": stats.tokens}
+        pipeline.run()
+        return {"commits": commits_of(Path(scratch, "out"))}
 
 
 def _digests(output: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import json
 import resource
 import tempfile
 import threading
@@ -53,7 +54,7 @@ def whole_run(
             return {"first_unit": first() - started}
         wall = perf_counter() - started
         written = sum(path.stat().st_size for path in Path(scratch).glob("out/data/**/*.parquet"))
-        commits = commit_times(Path(scratch, "out"))
+        commits = commits_of(Path(scratch, "out"))
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     stats = result.stats
     return {
@@ -77,9 +78,10 @@ def whole_run(
     }
 
 
-def commit_times(output: Path) -> list[float]:
-    """When each unit was committed, in order, as seconds since 1970."""
-    return sorted(path.stat().st_mtime for path in Path(output, "_retok", "receipts").rglob("*.json"))
+def commits_of(output: Path) -> list[tuple[float, int]]:
+    """When each unit was committed, in order, as seconds since 1970; and its tokens."""
+    receipts = Path(output, "_retok", "receipts").rglob("*.json")
+    return sorted((path.stat().st_mtime, json.loads(path.read_bytes())["stats"]["tokens"]) for path in receipts)
 
 
 def listing(source: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.harness import CACHE, alternate, in_process, mid, save, show
+from benchmarks.harness import CACHE, in_process, mid, overlapped, save, show
 from benchmarks.inputs import write
 
 STAGES = ("read", "parse", "render", "encode", "mask", "write")
@@ -16,7 +16,7 @@ def main(size: int = 32_000_000, repeats: int = 3) -> None:
     for kind in ("chat", "agent", "completion"):
         source = str(write(CACHE / "bench" / f"{kind}-{size}.jsonl", kind, size))
         cases[kind] = partial(in_process, "benchmarks.pipeline:end_to_end", {"source": source})
-    runs = alternate(cases, repeats)
+    runs = overlapped(cases, repeats)
     found, table = {}, []
     for kind, tries in runs.items():
         size_kb = tries[0]["bytes"] / 1024
