@@ -38,10 +38,12 @@ def main(names: list[str]) -> int:
     if unknown:
         console.print(f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS | ALONE)}")
         return 2
+    begun = perf_counter()
     for name in names or BENCHMARKS:
         started = perf_counter()
         (BENCHMARKS | ALONE)[name]()
         console.print(f"{name}: {perf_counter() - started:.0f} s\n", style="dim")
+    console.print(f"in all: {perf_counter() - begun:.0f} s", style="dim")
     return 0
 
 

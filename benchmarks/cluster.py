@@ -28,7 +28,7 @@ def _run(source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 3) -> None:
+def workers(size: int = 256_000_000, units: str = "8MiB", repeats: int = 2) -> None:
     """One worker, two, and so on up to all cores; and as many processes that know nothing of each other: what the machine itself allows.
 
     Tokens a second while all are at work: from when each has committed a unit
@@ -119,7 +119,7 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
     save("memory", found=peaks)
 
 
-def oversubscription(size: int = 32_000_000, counts: tuple[int, ...] = (2, 8, 16)) -> None:
+def oversubscription(size: int = 32_000_000, counts: tuple[int, ...] = (2, 16)) -> None:
     """More worker processes than cores: what they cost in time and memory; no more than this machine can hold.
 
     Given 128 and under `taskset -c 0,1` a machine with more cores shows what 128 processes do on two.
