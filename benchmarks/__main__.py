@@ -43,7 +43,8 @@ def main(names: list[str]) -> int:
         started = perf_counter()
         (BENCHMARKS | ALONE)[name]()
         console.print(f"{name}: {perf_counter() - started:.0f} s\n", style="dim")
-    console.print(f"in all: {perf_counter() - begun:.0f} s", style="dim")
+    if len(names) != 1:
+        console.print(f"in all: {perf_counter() - begun:.0f} s", style="dim")
     return 0
 
 

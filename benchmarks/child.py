@@ -37,12 +37,22 @@ def peak_mib() -> float:
 
 @contextmanager
 def measured(into: dict[str, Any]) -> Iterator[None]:
-    """Put ``cpu``, ``wall`` (seconds) and ``peak_mib`` of a block into a dict; of several processes one at a time."""
-    with open(os.environ.get(TURN, os.devnull)) as turn:  # noqa: PTH123
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    """Put ``cpu``, ``wall`` (seconds) and ``peak_mib`` of a block into a dict; of processes given one :data:`TURN`, one at a time."""
+    with _turn():
         wall, cpu = perf_counter(), cpu_seconds()
         yield
         into.update(cpu=cpu_seconds() - cpu, wall=perf_counter() - wall, peak_mib=peak_mib())
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait for the others that were given the same file; without one there are none."""
+    if TURN not in os.environ:
+        yield
+        return
+    with Path(os.environ[TURN]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def main() -> None:

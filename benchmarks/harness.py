@@ -77,18 +77,17 @@ def alternate(cases: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> d
     return runs
 
 
-def overlapped(cases: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> dict[str, list[dict[str, Any]]]:
+def overlapped(cases: dict[str, Callable[..., dict[str, Any]]], repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The same, where loading takes most of the time: beside the process that measures, the next one loads.
 
     For cases of :func:`in_process` that use ``benchmarks.child.measured``, of which one at a time is at work.
     """
+    order = [name for _ in range(repeats) for name in cases]
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     with tempfile.NamedTemporaryFile() as turn, ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
-        os.environ[TURN] = turn.name
-        try:
-            started = [(name, pool.submit(case)) for _ in range(repeats) for name, case in cases.items()]
-            return {name: [run.result() for other, run in started if other == name] for name in cases}
-        finally:
-            del os.environ[TURN]
+        for name, run in zip(order, pool.map(lambda name: cases[name](env={TURN: turn.name}), order), strict=True):
+            runs[name].append(run)
+    return runs
 
 
 def mid(runs: Sequence[dict[str, Any]], key: str) -> float:
