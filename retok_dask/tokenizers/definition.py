@@ -7,6 +7,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
+WAY_OUT = "name a hub id, a folder, a tokenizer.json, or a tiktoken rank file with its pattern"
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -40,3 +44,19 @@ class Definition:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return dataclasses.asdict(self)
+
+
+def adds_bos(backend: Any, bos: str | None) -> bool:
+    """Whether plain text gets a BOS in front by a `tokenizers` object's own rule."""
+    ids = backend.encode("a").ids
+    return bos is not None and bool(ids) and ids[0] == backend.token_to_id(bos)
+
+
+def sha256_of(data: bytes) -> str:
+    """As hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_of(files: dict[str, str]) -> str:
+    """One digest of the digests of named files."""
+    return sha256_of(orjson.dumps(files, option=orjson.OPT_SORT_KEYS))

@@ -1,17 +1,7 @@
-"""Reading a tokenizer from a hub id, a folder, a tokenizer.json or a tiktoken rank file.
-
-The only file of the package that imports transformers, and only for hub ids
-and folders: what `AutoTokenizer` makes of those depends on more than their
-``tokenizer.json`` (model classes rebuild the pre-tokenizer, the config adds
-tokens), and it is the reference.
-"""
+"""Reading a tokenizer from a hub id, a folder, a tokenizer.json or a tiktoken rank file."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import logging
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -23,35 +13,15 @@ import yaml
 
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers.cache import keep, recall
-from retok_dask.tokenizers.definition import Definition
+from retok_dask.tokenizers.definition import WAY_OUT, Definition, adds_bos, digest_of, sha256_of
+from retok_dask.tokenizers.folders import DEFINING_FILES, from_folder
 from retok_dask.tokenizers.tiktoken_form import definition_from_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from retok_dask.recipe import StorageSpec, TokenizerSpec
-
-WAY_OUT = "name a hub id, a folder, a tokenizer.json, or a tiktoken rank file with its pattern"
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _FILE_SUFFIXES = {".json", ".tiktoken", ".model", ".txt", ".jinja", ".zip", ".gz"}
-
-DEFINING_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "config.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tekken.json",
-    "*.model",
-    "*.tiktoken",
-    "*.jinja",
-    "additional_chat_templates/*.jinja",
-    "chat_template.json",
-)
 
 
 def load_definition(spec: TokenizerSpec, storage: StorageSpec | None = None) -> Definition:
@@ -67,7 +37,7 @@ def load_definition(spec: TokenizerSpec, storage: StorageSpec | None = None) -> 
         return _from_url(spec, storage)
     path = Path(spec.path).expanduser()
     if path.is_dir():
-        return _from_folder(path, spec)
+        return from_folder(path, spec)
     if path.is_file():
         return _from_file(path, spec)
     if not _HUB_ID.fullmatch(spec.path) or path.suffix in _FILE_SUFFIXES:
@@ -128,10 +98,10 @@ def _from_ranks(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
             raise TokenizerError(msg)
     settings = {"pattern": spec.pattern, "special_tokens": special_tokens, "normalizer": spec.normalizer}
     files = {
-        Path(spec.path).name: _sha256(data),
-        "settings": _sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)),
+        Path(spec.path).name: sha256_of(data),
+        "settings": sha256_of(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)),
     }
-    digest = _digest(files)
+    digest = digest_of(files)
     name = f"definitions/{digest[:32]}-{CONVERSION}.json"
     kept = recall(name)
     if kept is None:
@@ -181,15 +151,15 @@ def _from_file(path: Path, spec: TokenizerSpec) -> Definition:
     names = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
     names |= {name: getattr(spec, name) for name in ("bos_token", "eos_token") if getattr(spec, name) is not None}
     special = {name: text for name, text in names.items() if text is not None}
-    files = {path.name: _sha256(data)}
+    files = {path.name: sha256_of(data)}
     return Definition(
         json=data.decode(),
-        digest=_digest(files | {"settings": _sha256(orjson.dumps(special, option=orjson.OPT_SORT_KEYS))}),
+        digest=digest_of(files | {"settings": sha256_of(orjson.dumps(special, option=orjson.OPT_SORT_KEYS))}),
         source=spec.path,
         files=files,
         special_tokens_map=special,
         chat_templates=_sibling_templates(path.parent, config) if path.name == "tokenizer.json" else None,
-        adds_bos=_adds_bos(backend, special.get("bos_token")),
+        adds_bos=adds_bos(backend, special.get("bos_token")),
     )
 
 
@@ -242,49 +212,6 @@ def _sibling_templates(folder: Path, config: dict[str, Any]) -> str | dict[str, 
 # --- folders and hub ids ---------------------------------------------------
 
 
-def _from_folder(folder: Path, spec: TokenizerSpec) -> Definition:
-    with _transformers_notes() as notes:
-        tokenizer = _auto_tokenizer(folder, spec)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not hasattr(backend, "to_str"):
-        msg = (
-            f"{spec.path!r} loads as {type(tokenizer).__name__}, which has no `tokenizers` form; "
-            "give its tokenizer.json, or its rank file with pattern and special_tokens"
-        )
-        raise TokenizerError(msg)
-    for name in ("bos_token", "eos_token"):
-        if getattr(spec, name) is not None:
-            setattr(tokenizer, name, getattr(spec, name))
-    files = _file_digests(folder)
-    special = {name: str(text) for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)}
-    return Definition(
-        json=backend.to_str(),
-        digest=_digest(
-            files | {"settings": _sha256(orjson.dumps([special, spec.fix_mistral_regex], option=orjson.OPT_SORT_KEYS))}
-        ),
-        source=spec.path,
-        files=files,
-        special_tokens_map=dict(tokenizer.special_tokens_map),
-        chat_templates=tokenizer.chat_template,
-        adds_bos=_adds_bos(backend, special.get("bos_token")),
-        notes=notes,
-    )
-
-
-def _auto_tokenizer(folder: Path, spec: TokenizerSpec) -> Any:
-    from transformers import AutoTokenizer  # noqa: PLC0415  slow to import, and only folders need it
-
-    options: dict[str, Any] = {"trust_remote_code": spec.remote_code, "local_files_only": True}
-    if spec.fix_mistral_regex is not None:
-        options["fix_mistral_regex"] = spec.fix_mistral_regex
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), **options)
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0][:200]
-        msg = f"cannot load a tokenizer from {spec.path!r} ({type(error).__name__}: {reason}); {WAY_OUT}"
-        raise TokenizerError(msg) from error
-
-
 def _from_hub(spec: TokenizerSpec) -> Definition:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  only hub ids need it
 
@@ -298,7 +225,7 @@ def _from_hub(spec: TokenizerSpec) -> Definition:
             "or name a local folder or tokenizer.json"
         )
         raise TokenizerError(msg) from error
-    return _from_folder(Path(folder), spec)
+    return from_folder(Path(folder), spec)
 
 
 def _from_url(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
@@ -325,67 +252,4 @@ def _from_url(spec: TokenizerSpec, storage: StorageSpec | None) -> Definition:
         if not any(Path(scratch).iterdir()):
             msg = f"no tokenizer at {spec.path!r}; {WAY_OUT}"
             raise TokenizerError(msg)
-        return _from_file(target, spec) if target.is_file() else _from_folder(target, spec)
-
-
-class _Notes(logging.Handler):
-    """Collects what a library wants to tell the user."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if text not in self.messages:
-            self.messages.append(text)
-
-
-@contextlib.contextmanager
-def _transformers_notes() -> Iterator[list[str]]:
-    """Use transformers without its advice about PyTorch, and keep its warnings instead of printing them.
-
-    Its warnings about a tokenizer's files come once for every process that
-    loads them, right or wrong; here they become notes of the definition, which
-    a run records once.
-    """
-    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        import transformers  # noqa: F401, PLC0415  the advice is printed at import
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-    logger = logging.getLogger("transformers")
-    notes = _Notes()
-    handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [notes], False
-    try:
-        yield notes.messages
-    finally:
-        logger.handlers, logger.propagate = handlers, propagate
-
-
-# --- small helpers ---------------------------------------------------------
-
-
-def _adds_bos(backend: Any, bos: str | None) -> bool:
-    """Whether plain text gets a BOS in front by the tokenizer's own rule."""
-    ids = backend.encode("a").ids
-    return bos is not None and bool(ids) and ids[0] == backend.token_to_id(bos)
-
-
-def _file_digests(folder: Path) -> dict[str, str]:
-    paths = {path for pattern in DEFINING_FILES for path in folder.glob(pattern) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): _sha256(path.read_bytes()) for path in sorted(paths)}
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _digest(files: dict[str, str]) -> str:
-    return _sha256(orjson.dumps(files, option=orjson.OPT_SORT_KEYS))
+        return _from_file(target, spec) if target.is_file() else from_folder(target, spec)
