@@ -7,6 +7,7 @@ into token arrays count tokens.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+
+
+Counts = defaultdict[str, int]
+"""How often something was changed or noticed, by name; quicker made than a Counter, which each row would need."""
 
 
 class Kind(IntEnum):

@@ -13,10 +13,10 @@ from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
     import re
-    from collections import Counter
     from collections.abc import Callable
 
     from retok_dask.templates.marks import Runs
+    from retok_dask.types import Counts
 
 Message = dict[str, Any]
 
@@ -69,7 +69,7 @@ class Builder:
         counts: what is noticed is added here.
     """
 
-    def __init__(self, parser: BodyParser, runs: Runs, source: Source, counts: Counter[str]) -> None:
+    def __init__(self, parser: BodyParser, runs: Runs, source: Source, counts: Counts) -> None:
         self.parser = parser
         self.runs = runs
         self.source = source

@@ -21,10 +21,14 @@ def template_messages(messages: list[Message], marks: Marks | None = None) -> li
     ``thinking`` and ``reasoning_content``, because transformers does so.
     """
     shown = [_shown(message) for message in messages]
-    if marks is None:
-        return shown
-    key = marks.begin
-    return [{**message, key: mark} for message, mark in zip(shown, marks.messages(len(shown)), strict=True)]
+    if marks is not None:
+        for number, mark in enumerate(marks.messages(len(shown))):
+            message = shown[number]
+            if message is messages[number]:  # the record's own
+                shown[number] = {**message, marks.begin: mark}
+            else:
+                message[marks.begin] = mark
+    return shown
 
 
 def _shown(message: Message) -> Message:

@@ -15,10 +15,10 @@ import orjson
 from retok_dask.templates.marks import ESCAPE, PLAIN
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Collection, Iterator
 
     from retok_dask.templates.marks import Marks, Runs
+    from retok_dask.types import Counts
 
 Message = dict[str, Any]
 
@@ -155,7 +155,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def count_in(controls: ControlTokens, messages: list[Message], tools: Any, counts: Counter[str]) -> bool:
+def count_in(controls: ControlTokens, messages: list[Message], tools: Any, counts: Counts) -> bool:
     """Count control tokens in messages by role, and in tools; True if any is in text that is not the assistant's."""
     outside = False
     for message in messages:

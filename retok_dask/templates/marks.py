@@ -28,12 +28,12 @@ class Marks:
 
     def messages(self, count: int) -> list[str]:
         """The marks that open the first so many messages; not to be changed."""
-        return _message_marks(self, count)
+        return _message_marks(self.begin, self.end, count)
 
 
 @lru_cache(maxsize=256)
-def _message_marks(marks: Marks, count: int) -> list[str]:
-    return [marks.make(str(index)) for index in range(count)]
+def _message_marks(begin: str, end: str, count: int) -> list[str]:
+    return [f"{begin}{index}{end}" for index in range(count)]
 
 
 # Control characters keep an ASCII text one byte a character; those that str.strip removes are left out.

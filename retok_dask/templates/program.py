@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from retok_dask.templates.probes import Message
     from retok_dask.templates.scan import Scan, Tools
     from retok_dask.templates.shape import Shape
+    from retok_dask.types import Counts
 
 
 class _Reading(Protocol):
@@ -131,7 +132,7 @@ class Program:
         self,
         messages: list[Message],
         tools: Tools,
-        counts: Counter[str],
+        counts: Counts,
         *,
         prompt: bool = False,
         mark: MarkInput | None = None,
@@ -144,7 +145,7 @@ class Program:
         self,
         messages: list[Message],
         tools: Tools,
-        counts: Counter[str],
+        counts: Counts,
         read: Callable[[str, Marks], R],
         *,
         prompt: bool = False,
@@ -209,7 +210,7 @@ class Program:
         name: str,
         messages: list[Message],
         tools: Tools,
-        counts: Counter[str],
+        counts: Counts,
         read: Callable[[str, Marks], R],
         *,
         prompt: bool,
@@ -236,7 +237,7 @@ class Program:
             asked = {"role": "user", "content": "Usra asks something."}
             messages = [asked] if first is None else [first, asked]
             try:
-                runs = self.trace(messages, None, Counter())
+                runs = self.trace(messages, None, defaultdict(int))
             except RecordRejected:
                 text = ""
             else:

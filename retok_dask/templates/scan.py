@@ -11,6 +11,7 @@ import orjson
 
 from retok_dask.templates.marks import ALL_MARKS, Marks, all_texts
 from retok_dask.templates.normalize import holds_float
+from retok_dask.templates.schemas import json_of
 from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
             texts = "\n".join([value for value in values if type(value) is str])
             nested, safe = _nested([value for value in values if type(value) is not str])
         if tools:
-            schemas = orjson.dumps(tools)
+            schemas = json_of(tools)
             nested += schemas
             alike, objects = _schema_facts(schemas)
             safe = safe and alike
@@ -97,7 +98,10 @@ def _nested(values: list[Any]) -> tuple[bytes, bool]:
 
 @lru_cache(maxsize=256)
 def _schema_facts(schemas: bytes) -> tuple[bool, int]:
-    """Whether both engines print a tool set's numbers alike, and about how many objects it has."""
+    """Whether both engines print a tool set's numbers alike, and about how many objects it has.
+
+    Its JSON is nearly always the same bytes object as before, so that looking it up costs nothing.
+    """
     return not _UNLIKE.search(schemas), schemas.count(b"{")
 
 

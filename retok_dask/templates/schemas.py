@@ -42,6 +42,25 @@ def written(schema: Schema, form: Hashable, write: Callable[[Any], str]) -> str:
     return texts[form]
 
 
+class ToolList(list[dict[str, Any]]):
+    """Tools that remember how JSON writes them; never changed, and seen by templates as any list (see `Schema`)."""
+
+    __slots__ = ("_json",)
+
+    def __init__(self, tools: list[dict[str, Any]]) -> None:
+        super().__init__(tools)
+        self._json = orjson.dumps(tools)
+
+
+def json_of(tools: list[dict[str, Any]]) -> bytes:
+    """Tools as JSON.
+
+    Raises:
+        TypeError: JSON cannot hold them.
+    """
+    return tools._json if type(tools) is ToolList else orjson.dumps(tools)
+
+
 class ToolSet:
     """The tools of a record.
 
@@ -68,21 +87,24 @@ def read_tools(tools: Any, *, drop_nulls: bool) -> ToolSet:
     Raises:
         RecordRejected: ``bad_tools``.
     """
-    for tool in tools if isinstance(tools, list) else (None,):
-        if not isinstance(tool, dict):
-            raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
     try:
-        dumped = orjson.dumps(tools, option=PLAIN)
+        dumped = orjson.dumps(tools, option=PLAIN) if isinstance(tools, list) else b"null"
     except TypeError:  # integers past 64 bits, and what a program put there that is no JSON
-        return ToolSet(tools, drop_nulls=drop_nulls)
+        return ToolSet(_objects(tools), drop_nulls=drop_nulls)
     return _read_once(dumped, drop_nulls)
 
 
 @lru_cache(maxsize=256)
 def _read_once(dumped: bytes, drop_nulls: bool) -> ToolSet:
-    made = ToolSet(orjson.loads(dumped), drop_nulls=drop_nulls and b"null" in dumped)
-    made.tools[:] = [_schema(tool) for tool in made.tools]
+    made = ToolSet(_objects(orjson.loads(dumped)), drop_nulls=drop_nulls and b"null" in dumped)
+    made.tools = ToolList([_schema(tool) for tool in made.tools])
     return made
+
+
+def _objects(tools: Any) -> list[dict[str, Any]]:
+    if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
+        return tools
+    raise RecordRejected(RejectReason.bad_tools, "tools are not a list of objects")
 
 
 def _schema(tool: dict[str, Any]) -> Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from retok_dask.templates.loading import TokenizerFacts
     from retok_dask.templates.marks import Marks, Runs
     from retok_dask.templates.probes import Message
-    from retok_dask.templates.scan import Scan
+    from retok_dask.templates.scan import Scan, Tools
+    from retok_dask.types import Counts
 
 
 @dataclass(slots=True)
@@ -272,7 +273,8 @@ class ChatTemplate:
 
     def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
         conversation, program = ready.conversation, ready.program
-        tools, counts = conversation.tools, Counter[str]()
+        tools: Tools = conversation.tools
+        counts: Counts = defaultdict(int)
         escape = self._find_controls(messages, tools, counts) if ready.controls else None
 
         def read(marked: str, marks: Marks) -> Rendered | Runs:
@@ -287,26 +289,28 @@ class ChatTemplate:
             rendered = self._build(program, found, source, escape, counts)
             escapes = self.controls.clean(found) if found.escapes else []
         rendered.escapes = self._escapes(rendered.text, messages, escapes)
-        for more in (conversation.counts, rendered.counts):
+        for more in (conversation.counts, rendered.counts) if counts or conversation.counts else ():
             for name, number in more.items():
                 counts[name] += number
-        rendered.counts = {name: number for name, number in counts.items() if number} if counts else {}
+        if counts:
+            rendered.counts = {name: number for name, number in counts.items() if number}
         rendered.flags = list(conversation.flags[: len(messages) + ready.shift]) if conversation.flags else []
         if ready.shift:
             rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
         return rendered
 
     def _build(
-        self, program: Program, runs: Runs, source: Source, escape: MarkInput | None, counts: Counter[str]
+        self, program: Program, runs: Runs, source: Source, escape: MarkInput | None, counts: Counts
     ) -> Rendered:
         """The spans of a row that is not made as usual; what is noticed is added to `counts`."""
-        noticed: Counter[str] = Counter()
+        noticed: Counts = defaultdict(int)
         try:
             rendered = Builder(program.parser, runs, source, noticed).build()
         except NotProved as error:
-            noticed = Counter()
+            noticed.clear()
             rendered = self._by_fields(program, runs, source, escape, noticed, error)
-        counts.update(noticed)
+        for name, number in noticed.items():
+            counts[name] += number
         return rendered
 
     def _source(
@@ -329,7 +333,7 @@ class ChatTemplate:
             RecordRejected: as :meth:`render` does.
         """
         ready = self._ready(conversation)
-        counts: Counter[str] = Counter()
+        counts: Counts = defaultdict(int)
         messages, tools = ready.conversation.messages, ready.conversation.tools
         runs = ready.program.trace(messages, tools, counts)
         source = self._source(ready.program, messages, tools)
@@ -342,7 +346,7 @@ class ChatTemplate:
         runs: Runs,
         source: Source,
         escape: MarkInput | None,
-        counts: Counter[str],
+        counts: Counts,
         error: NotProved,
     ) -> Rendered:
         """A second render with the fields themselves marked, for rows whose text alone is ambiguous."""
@@ -358,7 +362,7 @@ class ChatTemplate:
             raise RecordRejected(RejectReason.span_not_proved, str(still)) from still
 
     def _find_controls(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None, counts: Counter[str]
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, counts: Counts
     ) -> MarkInput | None:
         outside = count_in(self.controls, messages, tools, counts)
         if not outside or self._state.control_tokens == "allow":

@@ -75,11 +75,9 @@ class UsualRows:
         system = leading_system(messages)
         begins = 0 if system is None else 1
         head, *pieces = marked.split(marks.begin)
-        parts = [piece.partition(marks.end) for piece in pieces]
-        first = _first(parts, begins)
-        if begins == len(messages) or not _one_run_each(parts[first:], begins, len(messages)):
+        first, says, runs = _texts_by_mark(pieces, marks.end, begins)
+        if begins == len(messages) or says != _numbers(begins, len(messages)):
             return None
-        runs = [run for _, _, run in parts[first:] if run]
         if messages[begins]["role"] == "assistant" and not runs[0].startswith(self._parser.shape.header):
             return None  # some templates print their default system text there
         known = self._head(marks.begin.join((head, *pieces[:first])), marks, system, tools)
@@ -166,20 +164,33 @@ class UsualRows:
         return _KnownHead(text, [*spans], kinds, owners)
 
 
-def _first(parts: list[tuple[str, str, str]], begins: int) -> int:
-    """Which part (payload of a mark, its end, text) is the first text of the conversation proper."""
-    for number, (payload, _, run) in enumerate(parts):
-        if run and payload.isdigit() and not (begins and payload == "0"):
-            return number
-    return len(parts)
+def _texts_by_mark(pieces: list[str], end: str, begins: int) -> tuple[int, list[str], list[str]]:
+    """The conversation proper in a rendering that is split at its marks.
 
+    Args:
+        pieces: what follows each mark's first character: its payload, `end`, text.
+        end: a mark's last character.
+        begins: the first message that belongs to it.
 
-def _one_run_each(parts: list[tuple[str, str, str]], begins: int, messages: int) -> bool:
-    """Whether each message has one run, in order, and no mark says more than whose text follows."""
-    if [payload for payload, _, run in parts if run] != _numbers(begins, messages):
-        return False
-    alone = [payload for payload, _, run in parts if not run]
-    return all(payload in _SILENT or payload.isdigit() for payload in alone)
+    Returns:
+        Its first piece; and of all pieces with text from there on, what the
+        mark says and the text. A mark without text counts where it says more
+        than whose text would follow.
+    """
+    first = len(pieces)
+    says: list[str] = []
+    texts: list[str] = []
+    for number, piece in enumerate(pieces):
+        payload, _, text = piece.partition(end)
+        if not text:
+            if texts and not (payload in _SILENT or payload.isdigit()):
+                says.append(payload)
+        elif texts or (payload.isdigit() and not (begins and payload == "0")):
+            if not texts:
+                first = number
+            says.append(payload)
+            texts.append(text)
+    return first, says, texts
 
 
 @lru_cache(maxsize=256)
