@@ -21,7 +21,6 @@ from retok_dask.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from types import TracebackType
 
     from retok_dask.kernel.items import Row
     from retok_dask.kernel.rows import Pieces
@@ -45,51 +44,60 @@ class InMemory(Record):
 class Origin:
     """A record on its way, and its one fate.
 
-    A context: whatever is raised inside costs this record and nothing else,
-    but for a lack of memory, which is the process's.
+    Attributes:
+        file, row, offset, raw: as the record has them.
+        value: what a record without bytes holds; otherwise it is let go.
+        written: rows of it that are written.
+        left_out: why it, or a row of it, is not.
     """
 
-    record: Record
+    file: str
+    row: int
+    offset: int
+    raw: bytes | None
+    value: Any
     written: int = 0
     left_out: Reject | Filtered | None = None
 
     @classmethod
     def of(cls, record: Record) -> Self:
-        """The origin of a record; what was parsed is let go where its bytes are there."""
-        if record.raw is not None and record.value is not None:
-            record = Record(record.file, record.row, record.offset, record.raw, None, record.counts)
-        return cls(record)
+        """The origin of a record."""
+        raw, value = record.raw, None
+        if raw is None:
+            value = record.item if isinstance(record, InMemory) else record.value
+        return cls(record.file, record.row, record.offset, raw, value)
 
     def mark(self, item: int) -> Mark:
         """Where an item of the record lies."""
-        record = self.record
-        return record.file, record.offset if record.offset >= 0 else record.row, item
+        return self.file, self.offset if self.offset >= 0 else self.row, item
+
+    def fail(self, error: Exception) -> None:
+        """Note what was raised on the way: it costs this record and nothing else.
+
+        Raises:
+            MemoryError: that is the process's lack, not the record's fault.
+        """
+        if isinstance(error, MemoryError):
+            raise error
+        self.leave_out(error if isinstance(error, (RecordRejected, RecordFiltered)) else _unexpected(error))
 
     def leave_out(self, why: RecordRejected | RecordFiltered) -> None:
         """Note why the record, or a row of it, is not written; the first reason stays."""
         if self.left_out is not None:
             return
-        record = self.record
         if isinstance(why, RecordFiltered):
-            self.left_out = Filtered(record.file, record.row, record.offset, why.reason, why.detail)
+            self.left_out = Filtered(self.file, self.row, self.offset, why.reason, why.detail)
         else:
-            self.left_out = Reject(record.file, record.row, record.offset, why.reason, why.detail, _raw(record))
+            self.left_out = Reject(self.file, self.row, self.offset, why.reason, why.detail, self._bytes())
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return False
-        if isinstance(error, (RecordRejected, RecordFiltered)):
-            self.leave_out(error)
-            return True
-        if isinstance(error, MemoryError) or not isinstance(error, Exception):
-            return False
-        self.leave_out(_unexpected(error))
-        return True
+    def _bytes(self) -> bytes | None:
+        """The record's bytes; those of one that came from a format without lines, as JSON."""
+        if self.raw is not None or self.value is None:
+            return self.raw
+        try:
+            return orjson.dumps(self.value, default=str)
+        except TypeError:
+            return repr(self.value).encode("utf-8", "replace")
 
 
 @dataclass(slots=True)
@@ -118,7 +126,7 @@ class Pending:
             if origin.written:
                 self.stats.records_out += 1
             else:
-                assert origin.left_out is not None, origin.record
+                assert origin.left_out is not None, origin
                 self.left_out.append(origin.left_out)
         for item in self.left_out:
             counter = self.stats.rejected if isinstance(item, Reject) else self.stats.filtered
@@ -130,16 +138,3 @@ def _unexpected(error: Exception) -> RecordRejected:
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
     return RecordRejected(RejectReason.unexpected_error, f"{type(error).__name__} at {where}: {error}")
-
-
-def _raw(record: Record) -> bytes | None:
-    """The record's bytes; those of one that came from a format without lines, as JSON."""
-    if record.raw is not None:
-        return record.raw
-    value: Any = record.item if isinstance(record, InMemory) else record.value
-    if value is None:
-        return None
-    try:
-        return orjson.dumps(value, default=str)
-    except TypeError:
-        return repr(value).encode("utf-8", "replace")

@@ -180,10 +180,11 @@ class Kernel:
         if isinstance(record, Reject):
             return record, []
         origin = Origin.of(record)
-        items: list[Item] = []
-        with origin:
-            items = self._items(record)
-        return origin, items
+        try:
+            return origin, self._items(record)
+        except Exception as error:  # noqa: BLE001  whatever it is, it costs this record and no other
+            origin.fail(error)
+        return origin, []
 
     def _add(self, pending: Pending, origin: Origin | Reject, items: list[Item]) -> None:
         pending.stats.records_in += 1
@@ -191,12 +192,12 @@ class Kernel:
             pending.left_out.append(origin)
             pending.size += len(origin.raw or b"")
             return
-        if origin.record.counts:
-            pending.stats.counts.update(origin.record.counts)
         pending.origins.append(origin)
         for number, item in enumerate(items):
-            with origin:
+            try:
                 self._add_item(pending, origin, number, item)
+            except Exception as error:  # noqa: BLE001  likewise
+                origin.fail(error)
 
     def _items(self, record: Record) -> list[Item]:
         if isinstance(record, InMemory) and record.item is not None:
@@ -352,8 +353,8 @@ class Kernel:
             loss,
             sample_ids=self._sample_ids(rows, origins, pieces),
             truncated=truncated,
-            files=[origin.record.file for origin in origins],
-            rows=[origin.record.row for origin in origins],
+            files=[origin.file for origin in origins],
+            rows=[origin.row for origin in origins],
             flags=[_flags_text(row.rendered.flags) for row in rows],
             kept=[row.kept for row in rows] if self._keep else (),
             keep=self._keep,

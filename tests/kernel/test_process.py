@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import kind_text, outcome, pipeline, qwen, records, trained_text
 
+from retok_dask.completions.parsing import parse_record
 from retok_dask.demo import chat_template, dialogues
 from retok_dask.errors import RecipeError, TokenizerError
 from retok_dask.kernel import UnitStats
@@ -217,6 +218,13 @@ def test_a_fault_nobody_foresaw_costs_one_record(monkeypatch):
     assert len(rows) == 1
     assert left_out[0]["reason"] == "unexpected_error"
     assert "ZeroDivisionError at test_process.py" in left_out[0]["detail"]
+
+
+def test_what_was_mended_while_reading_is_counted_once():
+    raw = b'{"messages": [{"role": "user", "content": "a\tb"}, {"role": "assistant", "content": "c"}]}'
+    read = parse_record("a.jsonl", 0, 0, raw, ("control_characters",))
+    (batch,) = pipeline().process([read])
+    assert batch.stats.counts["control_characters_mended"] == batch.stats.samples == 1
 
 
 def test_conversations_without_a_file():
