@@ -312,7 +312,7 @@ class Recipe(Part):
     truncation: Literal["drop", "message", "right", "left"] = "drop"
     """What happens to a longer row: left out, cut after a message, or cut at a token."""
     engine: Literal["auto", "reference"] = "auto"
-    """``auto`` uses certified fast engines; ``reference`` only the reference ones."""
+    """``auto`` uses certified fast engines, for more than a little text; ``reference`` only the reference ones."""
     normalize: NormalizeSpec = NormalizeSpec()
     """What is put in order in messages."""
     documents: DocumentSpec = DocumentSpec()

@@ -13,17 +13,25 @@ if TYPE_CHECKING:
     from retok_dask.recipe import Recipe
 
 
-def load_models(recipe: Recipe, date: dt.date) -> tuple[Tokenizer, ChatTemplate | None]:
+LITTLE = 8 * 2**20
+"""Bytes of text that the reference encodes in about the time in which a process loads the fast engine."""
+
+
+def load_models(
+    recipe: Recipe, date: dt.date, *, text_bytes: int | None = None
+) -> tuple[Tokenizer, ChatTemplate | None]:
     """The recipe's tokenizer, and its template if any data set needs one.
 
     Args:
         recipe: names both.
         date: the day that the template sees.
+        text_bytes: how much there is to encode, if known: little of it is left to the reference engine.
 
     Raises:
         TokenizerError, TemplateError: one of them cannot be used.
     """
-    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    engine = "reference" if text_bytes is not None and text_bytes < LITTLE else recipe.engine
+    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=engine)
     if all(spec.mode not in {"chat", "prompts"} for spec in recipe.datasets):
         return tokenizer, None
     template = ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=date)

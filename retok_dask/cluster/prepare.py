@@ -100,7 +100,7 @@ def prepare(
     listing = list_inputs(recipe)
     if restart or extend or not folder.exists(MANIFEST):
         begin()
-    tokenizer, template = load_models(recipe, date)
+    tokenizer, template = load_models(recipe, date, text_bytes=sum(unit.bytes for unit in listing.units))
     sources = load_sources(recipe, tokenizer)
     fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=date, sources=sources)
     resumes = False if restart else check_fingerprint(folder, fingerprint, extend=extend)

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 from smalldata import write_data
 
-from retok_dask.cluster import read_events, run, status
+from retok_dask.cluster import models, read_events, run, status
 from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.versions import check_versions
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
@@ -207,6 +207,16 @@ def test_the_day_of_the_first_start_is_kept_on_resume(make_recipe, client, tmp_p
     later = run(recipe.with_changes(output=f"{recipe.output}-later"), client=client, progress="none")
     row = open_dataset(later.output)[0]
     assert "Today is 05 March 2026." in tokenizer.decode(row["input_ids"]), "the clock has moved indeed"
+
+
+def test_little_text_is_left_to_the_reference(make_recipe, client, monkeypatch):
+    """Loading the fast engine takes seconds, which must pay; the rows are the same, and ``run.json`` tells which did it."""
+    little = run(make_recipe(engine="auto"), client=client, progress="none")
+    assert read_manifest(OutputFolder(little.output)).run["tokenizer"]["engine"] == "tokenizers"
+    monkeypatch.setattr(models, "LITTLE", 0)
+    much = run(make_recipe(engine="auto", output=f"{little.output}-much"), client=client, progress="none")
+    assert read_manifest(OutputFolder(much.output)).run["tokenizer"]["engine"] == "fastokens"
+    assert much.content_digest == little.content_digest
 
 
 def hurt(damage: str, path: str, receipt: str) -> None:
