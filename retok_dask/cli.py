@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import orjson
 import typer
 
+from retok_dask.doing import Onlooker, doing, heard_by
 from retok_dask.errors import OutputError, RetokError
 from retok_dask.recipe import Recipe
 
@@ -40,9 +41,11 @@ Output = Annotated[str, typer.Argument(help="A folder written by a run.", show_d
 
 
 def main() -> None:
-    """Run the command; turn our own errors into one sentence and exit code 2."""
+    """Run the command, with what it is doing on standard error; turn our own errors into one sentence and exit code 2."""
+    onlooker = Onlooker(sys.stderr)
     try:
-        app()
+        with contextlib.closing(onlooker), heard_by(onlooker):
+            app()
     except RetokError as error:
         typer.echo(f"retok: {error}", err=True)
         sys.exit(2)
@@ -53,6 +56,7 @@ def main() -> None:
 
 def emit(result: Any, *, as_json: bool) -> None:
     """Print a result that has ``to_dict()`` and ``to_text()``."""
+    doing("")
     if as_json:
         typer.echo(orjson.dumps(result.to_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
     else:
@@ -115,12 +119,14 @@ def status(
 def validate(
     output: Output,
     full: Annotated[bool, typer.Option(help="Check every row, not a sample.")] = False,
+    scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
     """Check a written run against its contract."""
     from retok_dask.checks import validate as check
 
-    report = check(output, full=full)
+    with _workers(scheduler) as client:
+        report = check(output, full=full, client=client)
     emit(report, as_json=json)
     raise typer.Exit(0 if report.passed else 1)
 
@@ -154,6 +160,7 @@ def show(
     from retok_dask.views import sample_page, show_text
 
     found = find_sample(place, row=row, sample=sample, tokenizer=tokenizer, template=template)
+    doing("")
     if json:
         typer.echo(orjson.dumps(found.sample, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode())
     elif html is not None:
@@ -233,12 +240,15 @@ def remask(
     output: Output,
     policy: Annotated[str, typer.Option(help="A preset, or kinds separated by commas.")],
     to: Annotated[str | None, typer.Option(help="The new folder; default is OUT-POLICY beside the run.")] = None,
+    scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
     """Write another mask from the segments, without encoding."""
     from retok_dask.datasets import remask as write_masks
 
-    emit(write_masks(output, policy.split(",") if "," in policy else policy, output=to), as_json=json)
+    chosen = policy.split(",") if "," in policy else policy
+    with _workers(scheduler) as client:
+        emit(write_masks(output, chosen, output=to, client=client), as_json=json)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import orjson
 from retok_dask.completions import layout_for, list_inputs, open_fs, read_records, read_stream
 from retok_dask.datasets import open_dataset
 from retok_dask.datasets.rows import rows_of
+from retok_dask.doing import doing
 from retok_dask.errors import InputError, RecipeError, did_you_mean
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 AUDIT_RECORDS = 2000
 """Records that `retok audit` reads when it is given an input."""
+
+
+NEAR, NEAR_BYTES = 1000, 64 * 1024
+"""Rows of an input file that are found without a fast engine, and text that is encoded at once meanwhile."""
 
 
 @dataclass
@@ -198,6 +203,9 @@ def find_sample(
     if tokenizer is None:
         return _written_sample(place, row, sample)
     pipeline = Pipeline.open(tokenizer, template=template, data=place)
+    if sample is None and row < NEAR:  # a fast engine takes longer to load than these take to encode
+        units = pipeline.recipe.units.model_dump(exclude_unset=True) | {"batch_bytes": NEAR_BYTES}
+        pipeline = replace(pipeline, recipe=pipeline.recipe.with_changes(engine="reference", units=units))
     rows = (found for batch in pipeline.process(pipeline.records()) for found in rows_of(batch.samples))
     if sample is None:
         found = next(islice(rows, row, None), None)
@@ -275,6 +283,7 @@ def encode_stream(
     pipeline = Pipeline.open(tokenizer, template=template, mask=mask, mode=mode)
     left_out = 0
     for batch in pipeline.process(read_stream(source, "-", pipeline.recipe.units.record_bytes)):
+        doing("")
         sink.writelines(
             orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
             for row in rows_of(batch.samples)

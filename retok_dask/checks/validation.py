@@ -18,6 +18,7 @@ from retok_dask.datasets.folder import MANIFEST, RECEIPTS, RECIPE, VOCABULARY
 from retok_dask.datasets.manifest import accounting_problem, counts_of
 from retok_dask.datasets.parallel import map_units
 from retok_dask.datasets.receipts import parse_receipts
+from retok_dask.doing import doing
 from retok_dask.errors import OutputError, RetokError
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
@@ -81,13 +82,16 @@ def validate(
         recipe = Recipe.from_dict(yaml.safe_load(manifest.recipe), source=folder.url_of(MANIFEST))
     except (OutputError, ValueError) as error:
         return ValidationReport(url, full, [Check("finished", "error", False, str(error))])
+    doing("comparing files and receipts with the manifest")
     names = sorted(folder.sizes(RECEIPTS))
     receipts, refused = parse_receipts(names, folder.read_many(names))
     checks = [_finished(manifest), _files(folder, manifest), _receipts(manifest, receipts, refused)]
     checks.append(_provenance(folder, manifest, recipe))
     chosen = _choose(manifest.units.values(), None if full else SAMPLED_UNITS, seed)
     vocab_size = (manifest.run.get("tokenizer") or {}).get("vocab_size")
-    findings = map_units(scan_unit, chosen, client=client, folder=folder, recipe=recipe, vocab_size=vocab_size)
+    findings = map_units(
+        scan_unit, chosen, "units checked", client=client, folder=folder, recipe=recipe, vocab_size=vocab_size
+    )
     checks += _row_checks(findings, manifest, vocab_size)
     checks.append(_accounting(manifest, findings))
     checks.append(_unique_ids(findings))
@@ -253,7 +257,14 @@ def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: C
     same = verdict("same_encoder", differences, "tokenizer and template are those of the run", {})
     chosen = [entry.unit for entry in _choose(manifest.units.values(), None if full else ENCODED_UNITS, seed)]
     findings = map_units(
-        encode_unit_again, chosen, client=client, url=folder.url, storage=folder.storage, full=full, seed=seed
+        encode_unit_again,
+        chosen,
+        "units encoded again",
+        client=client,
+        url=folder.url,
+        storage=folder.storage,
+        full=full,
+        seed=seed,
     )
     decoded = _decoding(findings)
     gone = [item for item in findings if "source_gone" in item.problems]

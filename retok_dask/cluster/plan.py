@@ -19,6 +19,7 @@ from retok_dask.cluster.resources import usable_cores, usable_memory
 from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale
 from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.datasets.writer import ParquetSink
+from retok_dask.doing import counted, doing
 from retok_dask.errors import ClusterError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
@@ -236,10 +237,11 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     date = recipe.date or dt.datetime.now(dt.UTC).date()
     recipe = recipe.with_changes(date=date)
     tokenizer, template = load_models(recipe, date)
+    doing("listing the input")
     listing = list_inputs(recipe)
     workers, limit = _workers(recipe, client, scheduler)
     datasets, talks = [], []
-    for spec in recipe.datasets:
+    for spec in counted(recipe.datasets, len(recipe.datasets), "data sets sampled"):
         planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template)
         datasets.append(planned)
         talks += found
@@ -248,6 +250,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         raise ClusterError(_too_small(recipe, needed, limit, datasets))
     busy = min(workers, max(1, sum(data.units for data in datasets)))
     seconds = sum(data.seconds for data in datasets) / busy
+    doing("auditing the chat template on the sample")
     audit = _audit(template, talks, tokenizer)
     settings = switches(tokenizer, recipe.tokenizer, recipe.storage)
     return Plan(datasets, workers, limit, needed, seconds, audit, list(map(str, listing.notes)), settings)

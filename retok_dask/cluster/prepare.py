@@ -21,6 +21,7 @@ from retok_dask.datasets import (
     scan_receipts,
 )
 from retok_dask.datasets.folder import MANIFEST
+from retok_dask.doing import doing
 from retok_dask.errors import UnfinishedOutput
 from retok_dask.kernel import UnitStats, load_sources
 
@@ -97,6 +98,7 @@ def prepare(
     previous = None if restart else read_run(folder)
     date = _date(recipe, previous)
     recipe = recipe.with_changes(date=date)
+    doing("listing the input")
     listing = list_inputs(recipe)
     if restart or extend or not folder.exists(MANIFEST):
         begin()
@@ -108,6 +110,7 @@ def prepare(
         listing = _same_units(folder, listing)
     prepared = Prepared(recipe, listing, tokenizer, template, fingerprint, resumes, sources=sources)
     if resumes:
+        doing("comparing what is committed with its receipts")
         scan = scan_receipts(folder, fingerprint=fingerprint.digest)
         known = {unit.id for unit in listing.units}
         prepared.committed = {name: item for name, item in scan.committed.items() if name in known}

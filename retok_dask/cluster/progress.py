@@ -30,8 +30,9 @@ FORCE = "RETOK_PROGRESS"
 
 
 class Display(Protocol):
-    """Shows snapshots; called often, decides itself how often to draw."""
+    """Shows what is done before the first unit, then snapshots; called often, decides itself how often to draw."""
 
+    def doing(self, text: str) -> None: ...
     def update(self, snapshot: Snapshot) -> None: ...
     def say(self, text: str) -> None: ...
     def close(self, snapshot: Snapshot) -> None: ...
@@ -88,6 +89,7 @@ def _under_papermill() -> bool:
 class NoDisplay:
     """Shows nothing."""
 
+    def doing(self, text: str) -> None: ...
     def update(self, snapshot: Snapshot) -> None: ...
     def say(self, text: str) -> None: ...
     def close(self, snapshot: Snapshot) -> None: ...
@@ -100,7 +102,11 @@ class PlainDisplay:
         self.stream = stream
         self.interval = interval
         self._started = monotonic()
-        self._next = self._started + first
+        self._first = self._next = self._started + first
+
+    def doing(self, text: str) -> None:
+        if text and monotonic() >= self._first:
+            self.say(text)
 
     def update(self, snapshot: Snapshot) -> None:
         now = monotonic()
@@ -124,6 +130,9 @@ class TerminalDisplay:
         self._live = Live(Text("starting"), console=self.console, refresh_per_second=4, transient=False)
         self._live.start()
 
+    def doing(self, text: str) -> None:
+        self._live.update(Text(text), refresh=True)
+
     def update(self, snapshot: Snapshot) -> None:
         self._live.update(_bar(snapshot))
 
@@ -145,6 +154,9 @@ class NotebookDisplay:
         self._drawn = 0.0
         self._notes: list[str] = []
         self._handle: Any = display({"text/plain": "starting"}, raw=True, display_id=True)
+
+    def doing(self, text: str) -> None:
+        self._handle.update({"text/plain": text}, raw=True)
 
     def update(self, snapshot: Snapshot) -> None:
         if monotonic() - self._drawn >= max(self.interval, snapshot.seconds / 600):

@@ -31,6 +31,7 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
+from retok_dask.doing import doing, heard_by
 from retok_dask.errors import OutputLocked, RetokError, StorageError
 from retok_dask.recipe import Recipe
 
@@ -86,7 +87,7 @@ def run(
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     display = display_for(progress)
     folder = OutputFolder(recipe.output, recipe.storage)
-    with contextlib.closing(Connection(recipe, client, scheduler)) as connection:
+    with contextlib.closing(Connection(recipe, client, scheduler)) as connection, heard_by(display.doing):
         prepared = prepare(recipe, folder, extend=extend, restart=restart, begin=connection.begin)
         finished = prepared.finished_already(folder)
         if finished is not None:
@@ -140,6 +141,7 @@ class _Session:
             found = None
             if self.prepared.todo:
                 # before anything is written: a cluster that does not answer leaves no trace
+                doing("connecting to the cluster")
                 found = connection.client()
                 self._workers = check_versions(found).workers
             self._begin()

@@ -134,6 +134,7 @@ def export(
     map_units(
         write_shard,
         [(index, [_unit_path(unit) for unit in plan[index]]) for index in todo],
+        "shards written",
         client=client,
         source=data.folder,
         folder=folder,

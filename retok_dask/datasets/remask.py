@@ -160,7 +160,14 @@ def remask(
     done = read_receipts(target, fingerprint=fingerprint.digest)
     todo = [unit for unit in data.manifest.units if unit not in done]
     map_units(
-        remask_unit, todo, client=client, source=source, target=target, recipe=recipe, fingerprint=fingerprint.digest
+        remask_unit,
+        todo,
+        "units written",
+        client=client,
+        source=source,
+        target=target,
+        recipe=recipe,
+        fingerprint=fingerprint.digest,
     )
     receipts = read_receipts(target, fingerprint=fingerprint.digest, verify="size")
     manifest = write_manifest(target, receipts, expected=data.manifest.units, failed=data.manifest.failed)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jinja2.nodes as n
 import orjson
 
+from retok_dask.doing import doing
 from retok_dask.recipe import NormalizeSpec
 from retok_dask.templates.build import Builder, Source, leading_system
 from retok_dask.templates.controls import ControlTokens, count_in
@@ -101,6 +102,7 @@ class ChatTemplate:
             learned={},
         )
         template = cls(state)
+        doing("proving the chat template")
         for name in state.texts:
             template._program(name, {})
         return template

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import zstandard
 
+from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers.cache import keep, recall
 from retok_dask.tokenizers.definition import WAY_OUT, Definition, adds_bos, digest_of, sha256_of
@@ -64,6 +65,7 @@ def from_folder(folder: Path, spec: TokenizerSpec) -> Definition:
     found = recall(name) if name else None
     if found is not None:
         return Definition(**orjson.loads(zstandard.decompress(found)) | {"source": spec.path})
+    doing(f"reading the tokenizer {spec.path} with transformers, once for these files and versions")
     made = _from_transformers(folder, spec)
     if name:
         with contextlib.suppress(TypeError):  # a text that is no Unicode

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import zstandard
 
+from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers import certificate as certificates
 from retok_dask.tokenizers.batch import BatchEncoder
@@ -93,6 +94,7 @@ class Tokenizer:
         Raises:
             TokenizerError: it is missing, unreadable or damaged.
         """
+        doing(f"loading the tokenizer {spec.path}")
         return cls(load_definition(spec, storage), engine=engine)
 
     def payload(self) -> bytes:
@@ -154,6 +156,7 @@ class Tokenizer:
 
         ``quick`` takes a few seconds, ``full`` about half a minute.
         """
+        doing("comparing the fast engine with the reference, once for this tokenizer and these versions")
         made = self._compare_engines(sample, tier)
         certificates.store(made)
         return made
@@ -180,6 +183,7 @@ class Tokenizer:
         """The batch encoder, with the fast engine where a certificate for these libraries allows it."""
         certificate = self._leave()
         if certificate is not None:
+            doing("loading the fast engine")
             self._bare.fast = FastEngine(self._fast_definition())
             self._bare.composer = self._composer
             if self._composer is not None and self._table is not None:

@@ -14,6 +14,7 @@ from retok_dask.checks import validate
 from retok_dask.checks.encoding import load_encoder
 from retok_dask.datasets import diff, export, open_dataset, read_manifest, remask
 from retok_dask.datasets.exits import EXITS
+from retok_dask.doing import heard_by
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,10 @@ def test_workers_of_a_cluster_do_it_too(original, tmp_path):
         LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        report = validate(str(tmp_path / "out"), full=True, client=client)
+        said: list[str] = []
+        with heard_by(said.append):
+            report = validate(str(tmp_path / "out"), full=True, client=client)
+        assert {"units checked", "units encoded again"} <= {text.partition(":")[0] for text in said}
         assert report.passed, report.to_text()
         remask(str(tmp_path / "out"), "all", client=client)
         results = {
