@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retok_dask.doing import counted
+from retok_dask.doing import counted, doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 T = TypeVar("T")
+
+AT_ONCE = 64
+"""Results fetched from workers in one go."""
 
 
 def map_units(
@@ -29,11 +32,10 @@ def map_units(
     """
     if client is None:
         return [function(item, **kwargs) for item in counted(items, len(items), what)]
-    from distributed import as_completed  # noqa: PLC0415  loaded already where there is a client
-
     # bound here, since the client takes some names (key, workers, ...) for itself
     futures = client.map(partial(function, **kwargs), list(items), pure=False)
-    for _ in counted(as_completed(futures), len(futures), what):
-        pass
-    results: list[T] = client.gather(futures)
+    results: list[T] = []
+    while len(results) < len(futures):
+        doing(f"{what}: {len(results):,} of {len(futures):,}")
+        results += client.gather(futures[len(results) : len(results) + AT_ONCE])
     return results
