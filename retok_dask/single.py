@@ -36,8 +36,8 @@ AUDIT_RECORDS = 2000
 """Records that `retok audit` reads when it is given an input."""
 
 
-NEAR, NEAR_BYTES = 1000, 64 * 1024
-"""Rows of an input file that are found without a fast engine, and text that is encoded at once meanwhile."""
+LOOK_BYTES = 64 * 1024
+"""Text that is encoded at once where one row is looked for: the first rows of a file are found soon."""
 
 
 @dataclass
@@ -93,7 +93,8 @@ class Pipeline:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, loaded when first asked for."""
-        return Tokenizer.load(self.recipe.tokenizer, storage=self.recipe.storage, engine=self.recipe.engine)
+        recipe = self.recipe
+        return Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine, patient=True)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -203,9 +204,8 @@ def find_sample(
     if tokenizer is None:
         return _written_sample(place, row, sample)
     pipeline = Pipeline.open(tokenizer, template=template, data=place)
-    if sample is None and row < NEAR:  # a fast engine takes longer to load than these take to encode
-        units = pipeline.recipe.units.model_dump(exclude_unset=True) | {"batch_bytes": NEAR_BYTES}
-        pipeline = replace(pipeline, recipe=pipeline.recipe.with_changes(engine="reference", units=units))
+    units = pipeline.recipe.units.model_dump(exclude_unset=True) | {"batch_bytes": LOOK_BYTES}
+    pipeline = replace(pipeline, recipe=pipeline.recipe.with_changes(units=units))
     rows = (found for batch in pipeline.process(pipeline.records()) for found in rows_of(batch.samples))
     if sample is None:
         found = next(islice(rows, row, None), None)

@@ -80,7 +80,7 @@ def load_encoder(url: str, storage: StorageSpec | None, *, reference: bool) -> E
         recipe = recipe.with_changes(engine="reference")
     run = read_run(folder) or {}
     day = run.get("date")
-    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    tokenizer = Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine, patient=True)
     template = None
     if any(spec.mode in {"chat", "prompts"} for spec in recipe.datasets):
         path = recipe.template.path or ""

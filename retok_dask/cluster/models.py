@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retok_dask.templates import ChatTemplate, control_strings, require_same_text
-from retok_dask.tokenizers import Tokenizer
+from retok_dask.tokenizers import LITTLE, Tokenizer
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from retok_dask.recipe import Recipe
-
-
-LITTLE = 8 * 2**20
-"""Bytes of text that the reference encodes in about the time in which a process loads the fast engine."""
 
 
 def load_models(

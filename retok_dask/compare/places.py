@@ -53,4 +53,4 @@ def _tokenizer(place: str) -> Tokenizer:
         recipe = Recipe.from_dict(
             {"tokenizer": place, "output": "-", "datasets": [{"input": "-"}]}, source="command line"
         )
-    return Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine)
+    return Tokenizer.load(recipe.tokenizer, storage=recipe.storage, engine=recipe.engine, patient=True)

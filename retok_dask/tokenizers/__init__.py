@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from retok_dask.tokenizers.tokenizer import Tokenizer
+from retok_dask.tokenizers.tokenizer import LITTLE, Tokenizer
 
-__all__ = ["Tokenizer"]
+__all__ = ["LITTLE", "Tokenizer"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import unicodedata
 from pathlib import Path
+from unittest.mock import Mock
 
 import assets
 import pytest
 from tokens_common import auto_tokenizer, load, multilingual, row_ids, whole
 
+from retok_dask.tokenizers import Tokenizer, tokenizer
 from retok_dask.tokenizers.probes import FRAGMENTS, hostile
 
 FOLDERS = ["qwen3", "llama3_1", "gptoss", "deepseek_v3", "mistral_nemo", "gpt2", "gpt4o", "llama2", "gemma3"]
@@ -36,6 +38,20 @@ def test_fast_engine_is_used_and_equals_reference(name):
     assert tokenizer.engine == "fastokens", tokenizer.certificate.reason
     texts = [*multilingual()[::2], *hostile(1000, seed=11, extra=list(tokenizer.added_tokens)[:100])]
     assert ids_of(name, texts) == [load(name)._reference.encode([text])[0].tolist() for text in texts]
+
+
+def test_patience_leaves_a_little_to_the_reference(monkeypatch):
+    """Whoever encodes a few texts does not wait for the fast engine; the ids before and after are the reference's."""
+    monkeypatch.setattr(tokenizer, "LITTLE", 1000)
+    monkeypatch.setattr(tokenizer, "FastEngine", Mock(wraps=tokenizer.FastEngine))
+    patient = Tokenizer.load(assets.tokenizer_spec("qwen3"), patient=True)
+    texts = hostile(100, seed=5)
+    want = ids_of("qwen3", texts, engine="reference")
+    for number, text in enumerate(texts):
+        assert row_ids(patient.encode([whole(text)]), 0) == want[number]
+        soon = sum(map(len, texts[: number + 1])) <= 1000
+        assert not (soon and tokenizer.FastEngine.called)
+    assert tokenizer.FastEngine.call_count == 1
 
 
 @pytest.mark.parametrize("name", ["llama2", "gemma3", *assets.TINY[2:]])
