@@ -13,10 +13,10 @@ _LOADED: dict[str, Tokenizer] = {}
 def load_once():
     load = Tokenizer.load
 
-    def cached(spec, *, storage=None, engine="auto"):
-        key = f"{spec.model_dump_json()} {engine}"
+    def cached(spec, *, storage=None, engine="auto", patient=False):
+        key = f"{spec.model_dump_json()} {engine} {patient}"
         if key not in _LOADED:
-            _LOADED[key] = load(spec, storage=storage, engine=engine)
+            _LOADED[key] = load(spec, storage=storage, engine=engine, patient=patient)
         return _LOADED[key]
 
     Tokenizer.load = cached
