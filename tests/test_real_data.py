@@ -12,6 +12,7 @@ import assets
 import pytest
 import yaml
 from pipelines import trained_text
+from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from retok_dask.checks import validate
@@ -23,6 +24,7 @@ from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.single import Pipeline
 from retok_dask.templates import normalize_conversation
+from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import Reject
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -55,13 +57,15 @@ def family(name: str):
         folder = assets.tokenizer_folder(name)
         made = Pipeline(Recipe.from_dict({"tokenizer": str(folder)} | common))
         reference = AutoTokenizer.from_pretrained(folder)
+    made.__dict__["tokenizer"] = Tokenizer.load(
+        made.recipe.tokenizer
+    )  # one that does not leave this little to the reference
+    assert made.tokenizer.engine == "fastokens"
     return made, reference
 
 
 def _backend(made: Pipeline):
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(made.tokenizer.definition.json)
+    return Backend.from_str(made.tokenizer.definition.json)
 
 
 @pytest.mark.parametrize("pattern", FILES)
