@@ -24,6 +24,7 @@ from retok_dask.cluster.settings import JUDGED, MALLOC, judge_allocator, judge_s
 from retok_dask.cluster.versions import compare_versions
 from retok_dask.completions import list_inputs
 from retok_dask.datasets import OutputFolder, library_versions
+from retok_dask.doing import doing
 from retok_dask.errors import RetokError
 from retok_dask.recipe import Recipe, UnitSpec
 
@@ -81,6 +82,7 @@ class Doctor:
     @contextmanager
     def look(self, name: str) -> Iterator[Callable[[bool | None, str], None]]:
         """Record what is found under a name; an error in looking is a finding too."""
+        doing(f"looking at {name}")
         try:
             yield lambda ok, text: self.findings.append(Finding(name, ok, text))
         except (RetokError, OSError, ImportError, RuntimeError, ValueError) as error:

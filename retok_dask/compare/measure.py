@@ -10,6 +10,7 @@ import numpy as np
 from retok_dask.compare.language import language_of
 from retok_dask.compare.result import EXAMPLES, Comparison, Example, Group
 from retok_dask.completions import layout_for, list_inputs, read_records
+from retok_dask.doing import doing
 from retok_dask.errors import InputError
 from retok_dask.kernel.controls import ControlFinder, control_tokens
 from retok_dask.tokenizers.switches import piece_text
@@ -115,10 +116,11 @@ def compare_texts(
     finders = [ControlFinder(control_tokens(tokenizer)).find for tokenizer in pair]
     held: list[tuple[str, str]] = []
     size = 0
-    for one in texts:
+    for number, one in enumerate(texts):
         held.append(one)
         size += len(one[1])
         if size >= BATCH_CHARACTERS:
+            doing(f"texts encoded by both: {number:,}")
             _measure(meter, held, pair, finders)
             held, size = [], 0
     _measure(meter, held, pair, finders)

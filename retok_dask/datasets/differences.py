@@ -12,6 +12,7 @@ from retok_dask.datasets.digest import row_digests
 from retok_dask.datasets.fingerprint import library_versions, read_fingerprint
 from retok_dask.datasets.reader import open_dataset
 from retok_dask.datasets.rows import read_batches
+from retok_dask.doing import counted
 from retok_dask.schema import sample_schema
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def _differing(data: TokenDataset, other: TokenDataset) -> list[UnitEntry]:
     return [unit for unit in data.units if (unit.unit, unit.content_digest) not in same]
 
 
-def _batches(data: TokenDataset, units: Iterable[UnitEntry]) -> Iterable[pa.RecordBatch]:
+def _batches(data: TokenDataset, units: list[UnitEntry]) -> Iterable[pa.RecordBatch]:
     schema = pa.schema([sample_schema().field(name) for name in ("sample_id", *PARTS)])
-    for unit in units:
+    for unit in counted(units, len(units), "units compared"):
         record = unit.output("samples")
         if record is not None:
             yield from read_batches(data.folder, record.path, schema)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.mixing import Mixture, Share, mix
 from retok_dask.datasets.reader import open_dataset
+from retok_dask.doing import doing
 from retok_dask.errors import OutputError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def mix_runs(
         msg = f"{twice} is named twice; to draw it more often, give its data sets more weight"
         raise OutputError(msg)
     runs = [open_dataset(url, storage=storage) for url in urls]
+    doing("drawing the order of the rows")
     mixture = mix(runs, weights, temperature=temperature, epochs=epochs, seed=seed)
     return MixedRuns(mixture, write_mixture(mixture, to, storage=storage) if to is not None else None)
 

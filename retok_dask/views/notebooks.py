@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from retok_dask.doing import doing
 from retok_dask.errors import RecipeError, did_you_mean
 from retok_dask.views.parameters import check_parameters, declared_parameters
 from retok_dask.views.summary import Summary, cell
@@ -172,6 +173,7 @@ def run_notebook(
     page = target.with_suffix(".html")
     for old in (target, page):
         old.unlink(missing_ok=True)
+    doing(f"executing {source.name}")
     problem = _execute(source, target, effective, cell_seconds)
     notebook = nbformat.read(target if target.exists() else source, as_version=4)
     if problem:
