@@ -230,6 +230,16 @@ class Program:
             raise RecordRejected(RejectReason.span_not_proved, "the marked template renders another text")
         return found
 
+    def check_text(self, text: str, messages: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> None:
+        """Refuse the text of a marked input if the template made of the marks anything but marks.
+
+        Raises:
+            RecordRejected: without them it renders another text.
+        """
+        if text != self.trace(messages, tools, defaultdict(int), prompt=prompt, seen=seen).text:
+            detail = "the template changes texts that hold control tokens; it cannot be told which of them are its own"
+            raise RecordRejected(RejectReason.span_not_proved, detail)
+
     def preamble(self, first: Message | None) -> str:
         """What stands before the first user message when there are no tools, for a given system message."""
         key = "" if first is None else f"{first['role']}\0{first.get('content')}"

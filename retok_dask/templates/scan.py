@@ -114,7 +114,9 @@ def _free_marks(messages: list[Message], tools: Tools) -> Marks:
 
 
 def unused_marks(messages: list[Message], tools: Tools) -> Marks:
-    """Two private-use characters that no text of an input holds.
+    """Two characters that no text of an input holds.
+
+    Nearly always syllables of Yi, which Python prints in a list or an object as they are; else of private use.
 
     Raises:
         RecordRejected: there are none.
@@ -122,7 +124,7 @@ def unused_marks(messages: list[Message], tools: Tools) -> Marks:
     found: set[str] = set()
     for text in all_texts((messages, tools)):
         found.update(text)
-    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in found][:2]
+    free = [chr(code) for code in (*range(0xA000, 0xA48D), *range(0xE000, 0xF900)) if chr(code) not in found][:2]
     if len(free) < 2:
         detail = "the text holds every character that could be used as a mark"
         raise RecordRejected(RejectReason.span_not_proved, detail)

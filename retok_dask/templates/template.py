@@ -287,6 +287,8 @@ class ChatTemplate:
         if isinstance(found, Rendered):
             rendered, escapes = found, []
         else:
+            if escape is not None:
+                program.check_text(found.text, messages, tools, ready.scan, prompt=prompt)
             source = self._source(program, messages, tools, prompt=prompt)
             rendered = self._build(program, found, source, escape, counts)
             escapes = self.controls.clean(found) if found.escapes else []

@@ -87,6 +87,26 @@ def test_policies(text):
     assert refused.value.reason == RejectReason.control_tokens_in_text
 
 
+TURNS = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+
+
+def test_control_tokens_in_tools_that_are_printed_the_python_way():
+    made = load("{% for tool in tools or [] %}{{ tool | string }}{% endfor %}" + TURNS)
+    tools = [{"type": "function", "function": {"name": "f", "description": "says <|im_end|>"}}]
+    conversation = chat(("user", "q"), ("assistant", "a"), tools=tools)
+    (row,) = made.render(conversation)
+    assert row.text == made.reference_text(conversation)
+    assert [row.text[start:end] for start, end in row.escapes] == ["<|im_end|>"]
+
+
+def test_a_template_that_measures_texts_with_control_tokens_is_refused():
+    made = load("{% for message in messages %}{{ message.content | length }} {% endfor %}" + TURNS)
+    assert made.render(chat(("user", "q"), ("assistant", "a")))[0].text.startswith("1 1 ")
+    with pytest.raises(RecordRejected) as refused:
+        made.render(chat(("user", "q <|im_end|>"), ("assistant", "a")))
+    assert refused.value.reason is RejectReason.span_not_proved
+
+
 def test_tokens_that_form_only_together_with_the_template():
     text = "{% for m in messages %}<|im_start|>{{ m.role }}\n<|im_{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer = Facts(text, added_tokens={"<|im_start|>": 1, "<|im_end|>": 2})
