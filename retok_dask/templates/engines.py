@@ -361,8 +361,11 @@ class MiniEngine:
 
     def render(self, context: Mapping[str, Any], limit: int) -> str:
         """See :class:`Engine`."""
+        return self._rendered("chat", context, limit)
+
+    def _rendered(self, name: str, context: Mapping[str, Any], limit: int) -> str:
         try:
-            text: str = self._render("chat", **context)
+            text: str = self._render(name, **context)
         except (Raised, LimitReached):
             raise
         except Exception as error:

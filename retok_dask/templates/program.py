@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
 from retok_dask.templates.instrument import Method, instrument
 from retok_dask.templates.marks import unmark
-from retok_dask.templates.prove import Form, Setting, engine_class, render_marked, render_plain, shaped
+from retok_dask.templates.prove import Form, Setting, render_marked, render_plain, shaped
 from retok_dask.templates.scan import scan, unused_marks
 from retok_dask.templates.segments import BodyParser
+from retok_dask.templates.toolparts import PartsEngine
 from retok_dask.templates.usual import UsualRows
 from retok_dask.types import RecordRejected, RejectReason
 
@@ -100,7 +101,12 @@ class Program:
         engine = self._engines.get(key)
         if engine is None:
             tree = instrument(self.tree, self.learned.method, marks)
-            engine = self._engines[key] = engine_class(name)(tree, date=self.setting.date, limits=self.setting.limits)
+            date, limits = self.setting.date, self.setting.limits
+            if name == MiniEngine.name:
+                engine = PartsEngine(tree, self.setting.variables, date=date, limits=limits)
+            else:
+                engine = JinjaEngine(tree, date=date, limits=limits)
+            self._engines[key] = engine
         return engine
 
     @property

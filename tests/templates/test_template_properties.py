@@ -7,10 +7,9 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from templates_common import check_cover, public, spans
+from templates_common import check_cover, public, spans, unchecked
 
 from retok_dask.templates import ChatTemplate
-from retok_dask.templates.program import Program
 from retok_dask.types import Conversation, RecordRejected
 
 PIECES = [
@@ -65,14 +64,6 @@ FAMILIES = [
     "trl/qwen3", "trl/qwen3_6", "trl/gptoss", "trl/llama3_1", "llama-cpp-python/GLM-4.6", "llama-cpp-python/moonshotai-Kimi-K2",
     "llama-cpp-python/deepseek-ai-DeepSeek-V3.1", "trl/gemma4_v5", "axolotl/mistral_v3_tekken", "llama-cpp-python/MiniMax-M2",
 ]  # fmt: skip
-
-
-def unchecked(template):
-    """The template as it is far into a run, when rows are no longer compared one by one."""
-    for program in template._programs.values():
-        assert isinstance(program, Program)
-        program.rows = max(program.rows, 1000 * 512)
-    return template
 
 
 @pytest.mark.parametrize("name", FAMILIES)
