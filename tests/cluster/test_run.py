@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
@@ -217,6 +221,28 @@ def test_little_text_is_left_to_the_reference(make_recipe, client, monkeypatch):
     much = run(make_recipe(engine="auto", output=f"{little.output}-much"), client=client, progress="none")
     assert read_manifest(OutputFolder(much.output)).run["tokenizer"]["engine"] == "fastokens"
     assert much.content_digest == little.content_digest
+
+
+def test_files_of_a_run_load_as_one_data_set(make_recipe, client, tmp_path):
+    """A kept column that only some records hold is null elsewhere: https://github.com/qiufengqijun/mini_qwen/issues/2"""
+    data = write_data(tmp_path / "in", files=2, records=20)
+    with_it = [json.loads(line) | {"lang": "en"} for line in (data / "part-00.jsonl").read_text().splitlines()]
+    (data / "part-00.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in with_it))
+    recipe = make_recipe(
+        data,
+        datasets=[
+            {"name": "kept", "input": str(data / "part-00.jsonl"), "keep": ["lang"]},
+            {"name": "lacking", "input": str(data / "part-01.jsonl"), "keep": ["lang"]},
+            {"name": "unasked", "input": str(data / "part-00.jsonl")},
+        ],
+    )
+    run(recipe, client=client, progress="none")
+    files = sorted(Path(recipe.output, "data").rglob("*.parquet"))
+    assert len(files) > 3
+    assert len({pq.read_schema(file) for file in files}) == 1
+    for table in (ds.dataset(Path(recipe.output, "data")).to_table(), pa.Table.from_pandas(pd.read_parquet(files))):
+        found = pc.value_counts(table.column("lang")).to_pylist()
+        assert {one["values"]: one["counts"] for one in found} == {"en": 20, None: 40}
 
 
 def hurt(damage: str, path: str, receipt: str) -> None:
