@@ -8,6 +8,7 @@ encoded as ordinary text.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -39,6 +40,7 @@ class ControlTokens:
         self._in_text = re.compile(_any_behind_common(self.tokens) if self.tokens else "(?!)")
         written = [orjson.dumps(token)[1:-1].decode() for token in self.tokens]
         self._in_json = re.compile((_any_behind_common(written) if written else "(?!)").encode())
+        self._tools_may_hold = lru_cache(maxsize=256)(lambda tools: self._in_json.search(tools) is not None)
         self.pattern = _any_of(self.tokens)
         self._own_pattern = _any_of(self.own)
         self._longest = max(map(len, self.tokens), default=0)
@@ -71,9 +73,11 @@ class ControlTokens:
             return [self.mark(item, marks) for item in value]
         return value
 
-    def may_hold(self, texts: str, nested: bytes) -> bool:
+    def may_hold(self, texts: str, nested: bytes, tools: bytes) -> bool:
         """Whether texts, or what JSON says, may hold a control token; False is certain."""
-        return self._in_text.search(texts) is not None or self._in_json.search(nested) is not None
+        if self._in_text.search(texts) or self._in_json.search(nested):
+            return True
+        return self._tools_may_hold(tools)
 
     def may_join(self, text: str) -> bool:
         """Whether a text ends in the beginning of a control token, or begins with the end of one.

@@ -9,7 +9,7 @@ to objects, nulls of columnar storage out of schemas and calls.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retok_dask.recipe import NormalizeSpec
+    from retok_dask.types import Counts
 
 Message = dict[str, Any]
 
@@ -59,7 +60,7 @@ def normalize_conversation(
             messages.append(message)
             continue
         if work is None:
-            work = _Normalizer(spec, Counter(counts), known, knows_developer)
+            work = _Normalizer(spec, defaultdict(int, counts), known, knows_developer)
             counts = work.counts
         messages.append(work.message(message, number, in_order=in_order))
     return Conversation(
@@ -75,9 +76,7 @@ def normalize_conversation(
 
 
 class _Normalizer:
-    def __init__(
-        self, spec: NormalizeSpec, counts: Counter[str], known: dict[str, set[str]], knows_developer: bool
-    ) -> None:
+    def __init__(self, spec: NormalizeSpec, counts: Counts, known: dict[str, set[str]], knows_developer: bool) -> None:
         self.spec = spec
         self.counts = counts
         self.known = known

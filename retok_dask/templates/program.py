@@ -91,13 +91,13 @@ class Program:
         # what some probe lost is the template's way to lose in data: contents beside calls, and calls
         self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")
         self.rows = 0
-        self._engines: dict[tuple[str, str], Engine] = {}
+        self._engines: dict[tuple[str, str, str], Engine] = {}
         self._reference: JinjaEngine | None = None
         self._preambles: OrderedDict[str, str] = OrderedDict()
 
     def marked_engine(self, name: str, marks: Marks) -> Engine:
         """The engine for one choice of marks, made at first use."""
-        key = (name, marks.begin + marks.end)
+        key = (name, marks.begin, marks.end)
         engine = self._engines.get(key)
         if engine is None:
             tree = instrument(self.tree, self.learned.method, marks)

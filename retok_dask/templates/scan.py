@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -37,7 +37,8 @@ class Scan:
 
     Attributes:
         texts: the texts that messages hold at their first level, keys included, one after the other.
-        nested: what else messages hold, and then the tools, as JSON; None where JSON cannot hold them.
+        nested: what else messages hold, as JSON; None where JSON cannot hold it, or the tools.
+        tools: the tools, as JSON.
         marks: marks whose characters no text holds.
         safe: whether the fast engine may be used.
         tool_objects: about how many objects the tools consist of.
@@ -45,6 +46,7 @@ class Scan:
 
     texts: str
     nested: bytes | None
+    tools: bytes
     marks: Marks
     safe: bool
     tool_objects: int = 0
@@ -52,7 +54,7 @@ class Scan:
     @property
     def size(self) -> int:
         """About how many characters the input has, at least."""
-        return len(self.texts) + len(self.nested or b"")
+        return len(self.texts) + len(self.nested or b"") + len(self.tools)
 
 
 def scan(messages: list[Message], tools: Tools) -> Scan:
@@ -63,7 +65,7 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
     """
     values = [value for message in messages for value in message.values()]
     values += set().union(*messages)
-    nested, safe, objects = b"", True, 0
+    nested, schemas, known, safe = b"", b"", _NO_SCHEMAS, True
     try:
         try:
             texts = "\n".join(values)
@@ -72,21 +74,21 @@ def scan(messages: list[Message], tools: Tools) -> Scan:
             nested, safe = _nested([value for value in values if type(value) is not str])
         if tools:
             schemas = json_of(tools)
-            nested += schemas
-            alike, objects = _schema_facts(schemas)
-            safe = safe and alike
+            known = _schema_facts(schemas)
     except (TypeError, ValueError):
-        return Scan("", None, _free_marks(messages, tools), safe=False)
-    escaped = b"\\u00" in nested
+        return Scan("", None, b"", _free_marks(messages, tools), safe=False)
     if "\x1c" in texts or "\x1d" in texts or "\x1e" in texts or "\x1f" in texts:
         safe = False
-    if escaped and _SEPARATORS_IN_JSON.search(nested):
-        safe = False
+    safe = safe and known.alike
+    escaped = b""  # JSON that holds control characters
+    if b"\\u00" in nested or known.escaped:
+        escaped = nested + schemas
+        safe = safe and not _SEPARATORS_IN_JSON.search(escaped)
     for marks, written in _WRITTEN:
         held = marks.begin in texts or marks.end in texts
-        if not held and not (escaped and any(character in nested for character in written)):
-            return Scan(texts, nested, marks, safe, objects)
-    return Scan(texts, nested, _free_marks(messages, tools), False, objects)
+        if not held and not (escaped and any(character in escaped for character in written)):
+            return Scan(texts, nested, schemas, marks, safe, known.objects)
+    return Scan(texts, nested, schemas, _free_marks(messages, tools), False, known.objects)
 
 
 def _nested(values: list[Any]) -> tuple[bytes, bool]:
@@ -96,13 +98,21 @@ def _nested(values: list[Any]) -> tuple[bytes, bool]:
     return nested, alike
 
 
-@lru_cache(maxsize=256)
-def _schema_facts(schemas: bytes) -> tuple[bool, int]:
-    """Whether both engines print a tool set's numbers alike, and about how many objects it has.
+class _Schemas(NamedTuple):
+    """What one look at a tool set's JSON found: whether both engines print its numbers alike, ..."""
 
-    Its JSON is nearly always the same bytes object as before, so that looking it up costs nothing.
-    """
-    return not _UNLIKE.search(schemas), schemas.count(b"{")
+    alike: bool
+    objects: int
+    escaped: bool
+
+
+_NO_SCHEMAS = _Schemas(alike=True, objects=0, escaped=False)
+
+
+@lru_cache(maxsize=256)
+def _schema_facts(schemas: bytes) -> _Schemas:
+    """The JSON is nearly always the same bytes object as before, so that looking it up costs nothing."""
+    return _Schemas(not _UNLIKE.search(schemas), schemas.count(b"{"), b"\\u00" in schemas)
 
 
 def _free_marks(messages: list[Message], tools: Tools) -> Marks:

@@ -62,6 +62,7 @@ class ChatTemplate:
         self._state = state
         self._programs: dict[str, Program] = {}
         self._trees: dict[str, n.Template] = {}
+        self._first = next(iter(state.texts))
         self._normalize = NormalizeSpec(**state.normalize)
 
     @classmethod
@@ -137,7 +138,7 @@ class ChatTemplate:
 
     @property
     def _main(self) -> Program:
-        return self._program(next(iter(self._state.texts)), {})
+        return self._program(self._first, {})
 
     @cached_property
     def facts(self) -> TemplateFacts:
@@ -180,7 +181,7 @@ class ChatTemplate:
 
     def _program_for(self, conversation: Conversation) -> Program:
         texts = self._state.texts
-        name = "tool_use" if conversation.tools is not None and "tool_use" in texts else next(iter(texts))
+        name = "tool_use" if conversation.tools is not None and "tool_use" in texts else self._first
         return self._program(name, conversation.template_args)
 
     def render(self, conversation: Conversation) -> list[Rendered]:
@@ -233,7 +234,7 @@ class ChatTemplate:
         knows = self._knows_developer and "developer" not in refused
         ready = normalize_conversation(conversation, self._normalize, knows_developer=knows)
         seen = scan(ready.messages, ready.tools)
-        held = seen.nested is None or self.controls.may_hold(seen.texts, seen.nested)
+        held = seen.nested is None or self.controls.may_hold(seen.texts, seen.nested, seen.tools)
         if held:
             check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
         first = ready.messages[0]

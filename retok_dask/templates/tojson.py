@@ -11,14 +11,17 @@ from retok_dask.templates.schemas import Schema, written
 
 
 def tojson(
-    value: object,
+    value: Any,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
     """A value as JSON text; the arguments are those of ``json.dumps``."""
-    if type(value) is dict and not (ensure_ascii or indent is not None or separators or sort_keys):
+    kind = type(value)
+    if (kind is dict or kind is str) and not (ensure_ascii or indent is not None or separators or sort_keys):
+        if kind is str:
+            return encode_basestring(value)
         pairs = [
             f"{encode_basestring(key)}: {encode_basestring(text)}"
             for key, text in value.items()
@@ -28,7 +31,7 @@ def tojson(
             return f"{{{', '.join(pairs)}}}"
     form = (ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys)
     write = _json_encoder(*form).encode
-    return written(value, form, write) if type(value) is Schema else write(value)
+    return written(value, form, write) if kind is Schema else write(value)
 
 
 @lru_cache(maxsize=64)

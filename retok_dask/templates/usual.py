@@ -44,6 +44,9 @@ class _KnownHead:
     owners: list[int]
 
 
+_UNSEEN = _KnownHead("", [], [], [])
+
+
 class UsualRows:
     """Reads the marked renderings of one template.
 
@@ -137,8 +140,9 @@ class UsualRows:
 
     def _head(self, marked: str, marks: Marks, system: Message | None, tools: Tools) -> _KnownHead | None:
         key = (marked, None if system is None else core_of(system), bool(tools))
-        if key in self._heads:
-            return self._heads[key]
+        head = self._heads.get(key, _UNSEEN)
+        if head is not _UNSEEN:
+            return head
         head = self._look(marked, marks, system, tools)
         if len(marked) <= _LONGEST_HEAD:
             if len(self._heads) >= _HEADS:

@@ -112,7 +112,9 @@ def fits_sharegpt(record: dict[str, Any]) -> bool:
 
 def build_messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
     """OpenAI or ShareGPT messages."""
-    found, _ = find_messages(record)
+    found = record.get("messages")
+    if role_key(found) is None:
+        found, _ = find_messages(record)
     return [conversation(_any_list(record) if found is None else found, record, spec)]
 
 
@@ -138,24 +140,27 @@ def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Co
         raise RecordRejected(RejectReason.bad_layout, f"messages are a list, not {type(messages).__name__}")
     counts: dict[str, int] = {}
     out: list[dict[str, Any]] = []
-    flags: list[bool | None] = []
+    flagged: dict[int, bool] = {}
     standard = not spec.roles
     for number, message in enumerate(messages):
         if standard and type(message) is dict and _is_in_order(message):
             if len(message) > 2 and message.get("tool_calls") is not None:
                 check_tool_calls(message["tool_calls"], number)
             out.append(message)
-            flags.append(None)
         else:
             made = one_message(message, number, spec)
-            flags.append(None if _FLAGS.isdisjoint(made) else _take_flag(made))
+            flag = None if _FLAGS.isdisjoint(made) else _take_flag(made)
+            if flag is not None:
+                flagged[number] = flag
             out.append(made)
+    flags = [flagged.get(number) for number in range(len(out))] if flagged else []
     system = record.get("system")
     if isinstance(system, str) and system and out[0]["role"] not in ("system", "developer"):
         out.insert(0, {"role": "system", "content": system})
-        flags.insert(0, None)
+        if flags:
+            flags.insert(0, None)
     tools = tools_of(record, counts)
-    return Conversation(out, tools, flags=[] if flags.count(None) == len(flags) else flags, counts=counts)
+    return Conversation(out, tools, flags=flags, counts=counts)
 
 
 def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
