@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -205,6 +205,20 @@ class Filtered:
     offset: int
     reason: FilterReason
     detail: str = ""
+
+
+class SharedTools(list[dict[str, Any]]):
+    """Function schemas that come with many records: one object for all of them, never changed.
+
+    Attributes:
+        read: what was made of them, by how; kept here so that it need not be looked up by all they say.
+    """
+
+    __slots__ = ("read",)
+
+    def __init__(self, tools: Iterable[dict[str, Any]]) -> None:
+        super().__init__(tools)
+        self.read: dict[Hashable, Any] = {}
 
 
 @dataclass(slots=True)

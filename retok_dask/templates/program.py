@@ -190,9 +190,12 @@ class Program:
                 continue
             if name != self.engine:
                 counts["engine_fallback"] += 1
-            return (
-                found if mark is not None else self._checked(found, name, messages, tools, counts, read, prompt=prompt)
-            )
+            if mark is not None:
+                return found
+            self.rows += 1
+            if self.rows > CHECK_FIRST and self.rows % CHECK_EVERY:
+                return found
+            return self._checked(found, name, messages, tools, counts, read, prompt=prompt)
         raise _rejected(failure, messages) from failure
 
     def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> str:
@@ -221,10 +224,7 @@ class Program:
         *,
         prompt: bool,
     ) -> R:
-        """Compare with the reference now and then; the fast engine is given up at the first difference."""
-        self.rows += 1
-        if self.rows > CHECK_FIRST and self.rows % CHECK_EVERY:
-            return found
+        """Compare with the reference; the fast engine is given up at the first difference."""
         expected = self.reference_text(messages, tools, prompt=prompt)
         if found.text == expected:
             return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.types import RecordRejected, RejectReason
+from retok_dask.types import RecordRejected, RejectReason, SharedTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -87,6 +87,15 @@ def read_tools(tools: Any, *, drop_nulls: bool) -> ToolSet:
     Raises:
         RecordRejected: ``bad_tools``.
     """
+    if type(tools) is not SharedTools:
+        return _read(tools, drop_nulls)
+    if drop_nulls not in tools.read:
+        tools.read[drop_nulls] = _read([*tools], drop_nulls)
+    read: ToolSet = tools.read[drop_nulls]
+    return read
+
+
+def _read(tools: Any, drop_nulls: bool) -> ToolSet:
     try:
         dumped = orjson.dumps(tools, option=PLAIN) if isinstance(tools, list) else b"null"
     except TypeError:  # integers past 64 bits, and what a program put there that is no JSON

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from templates_common import chat, load, public, spans, unchecked
 
 from retok_dask.templates import ChatTemplate, engines
-from retok_dask.types import RecordRejected
+from retok_dask.types import RecordRejected, SharedTools
 
 FRAME = """%s{%% for message in messages %%}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>
@@ -149,6 +149,20 @@ def test_a_part_that_no_record_comes_to_may_fail():
     assert "engine_fallback" not in row.counts
     with pytest.raises(RecordRejected):
         template.render(conversation_of([schema("a")], system=False, turns=3))
+
+
+def test_shared_tools_are_read_as_any_others():
+    given = [schema("a", parameters=PARAMETERS), schema("b", number=2**70)]
+    for tools in ([given[0]], given):
+        shared = SharedTools(tools)
+        for drop in (True, False, True):
+            template = load(FRAME % BODIES["loop"], normalize={"tool_schemas": drop})
+            found = answer(template, conversation_of(shared, system=False, turns=1))
+            assert found == answer(template, conversation_of(tools, system=False, turns=1))
+            assert ('"default": null' in found[0]) is not drop
+        assert shared == tools
+    with pytest.raises(RecordRejected):
+        template.render(conversation_of(SharedTools(["a"]), system=False, turns=1))
 
 
 def test_many_and_large_tool_sets():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.types import Conversation, RecordRejected, RejectReason
+from retok_dask.types import Conversation, RecordRejected, RejectReason, SharedTools
 
 if TYPE_CHECKING:
     from retok_dask.recipe import DatasetSpec
@@ -271,11 +271,11 @@ def tools_of(record: dict[str, Any], counts: dict[str, int]) -> list[dict[str, A
     found, wrapped = _tools_of_text(tools) if isinstance(tools, str) else _tools_of_value(tools)
     if wrapped:
         counts["tools_wrapped"] = wrapped
-    return None if found is None else list(found)
+    return found
 
 
 @lru_cache(maxsize=256)
-def _tools_of_text(text: str) -> tuple[list[dict[str, Any]] | None, int]:
+def _tools_of_text(text: str) -> tuple[SharedTools | None, int]:
     """The same few texts come with most records, so each is parsed once; nobody changes what it gives."""
     if not text.strip():
         return None, 0
@@ -283,7 +283,8 @@ def _tools_of_text(text: str) -> tuple[list[dict[str, Any]] | None, int]:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise RecordRejected(RejectReason.bad_tools, f"tools are no JSON: {error}") from None
-    return _tools_of_value(value)
+    found, wrapped = _tools_of_value(value)
+    return None if found is None else SharedTools(found), wrapped
 
 
 def _tools_of_value(tools: Any) -> tuple[list[dict[str, Any]] | None, int]:
