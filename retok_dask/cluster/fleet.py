@@ -91,6 +91,7 @@ class Fleet:
         self._number = itertools.count()
         self._flights: dict[Any, Flight] = {}
         self._attempts: dict[int, Flight] = {}
+        self._bags: set[str] = set()
         self._completed = as_completed(loop=client.loop)
         self._threads = ThreadPoolExecutor(GATHERING, thread_name_prefix="retok-gather")
         self._gathering: set[ThreadFuture[list[tuple[Any, dict[str, Any]]]]] = set()
@@ -103,6 +104,10 @@ class Fleet:
 
     def __contains__(self, flight: Flight) -> bool:
         return self._flights.get(flight.future.key) is flight
+
+    def sent(self, key: Any) -> bool:
+        """Whether a task that a worker has was sent from here, be it forgotten meanwhile."""
+        return key[0].rpartition("-")[2] in self._bags if isinstance(key, tuple) else False
 
     @property
     def busy(self) -> bool:
@@ -129,6 +134,7 @@ class Fleet:
             with span(dataset), dask.annotate(priority=FIRST if suspect else _in_turn(orders)):
                 bag = self.client.persist(bag_of(task, orders))
             for future in futures_of(bag):
+                self._bags.add(ident(future.key)[0])
                 part, order = group[future.key[1]]
                 flight = Flight(task, part, order, future)
                 self._flights[future.key] = self._attempts[order["attempt"]] = flight

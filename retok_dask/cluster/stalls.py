@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.cluster.fleet import ident
 from retok_dask.cluster.patience import in_time
 from retok_dask.errors import ClusterError
 
@@ -125,8 +124,8 @@ class Watch:
         held = self._held()
         if held is None:
             return self._stall(list(self.fleet), set(), quiet, answers=False)
-        mine = {ident(flight.future.key): flight for flight in self.fleet}
-        if any(key not in mine for keys in held.values() for key in keys):
+        # a task that was given up is not the work of others: where the client's stream stands still, nobody was told
+        if not all(self.fleet.sent(key) for keys in held.values() for key in keys):
             self.heard()
             return None
         return self._stall(list(self.fleet), {worker for worker, keys in held.items() if keys}, quiet)
@@ -142,7 +141,7 @@ class Watch:
         with suppress(Exception):
             held = in_time(self.client.processing, HELD_SECONDS)
             if held is not None:
-                return {worker: {ident(key) for key in keys} for worker, keys in held.items()}
+                return {worker: set(keys) for worker, keys in held.items()}
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 import dask
 import pytest
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 from distributed.protocol import serialize_bytelist
 from stubjob import RECORDS, StubJob, make_units
 
@@ -25,6 +26,8 @@ from retok_dask.errors import ClusterError
 from retok_dask.recipe import Recipe
 
 MEMORY = 400 * 2**20
+DATASETS = 2
+"""Of the stub's units; each has a bag of its own."""
 
 
 def settings(folder: Path, limit: float) -> Recipe:
@@ -148,6 +151,28 @@ def test_a_task_that_never_gives_a_sign_of_life_ends_the_run(drive, monkeypatch,
     stalls = read_events(OutputFolder(str(tmp_path)), kinds=("stalled",))
     assert [e["act"] for e in stalls] == list(STEPS)
     assert not read_events(OutputFolder(str(tmp_path)), kinds=("set_aside", "suspected", "unit_failed"))
+
+
+def test_a_client_whose_words_no_longer_arrive_is_told(drive, monkeypatch, tmp_path):
+    """Its stream stands still: the scheduler learns neither that the first attempt is given up nor of the next one.
+
+    The worker then has a task that the driver has forgotten, which must not pass for the work of others.
+    """
+    monkeypatch.setattr("retok_dask.cluster.stalls.SHORTEST", 5.0)
+    submit, count = Client.persist, itertools.count()
+
+    def persist(self, collections, **options):
+        lost = {"workers": ["tcp://127.0.0.1:9"], "allow_other_workers": False} if next(count) >= DATASETS else {}
+        return submit(self, collections, **options, **lost)
+
+    monkeypatch.setattr(Client, "persist", persist)
+    kept: list[Future] = []  # one that is gone says goodbye
+    monkeypatch.setattr(Future, "cancel", lambda self, **options: kept.append(self))
+    with pytest.raises(ClusterError, match=r"no sign of life from u000001 .*start the same command again"):
+        drive(8, {("u000001", 3): "deaf"}, limit=1)
+    stalls = read_events(OutputFolder(str(tmp_path)), kinds=("stalled",))
+    assert [e["act"] for e in stalls] == list(STEPS)
+    assert stalls[0]["workers"] == stalls[1]["workers"] != [], "the forgotten task keeps its worker"
 
 
 def test_recycling_a_grown_worker_loses_no_finished_unit(drive, client, tmp_path):
