@@ -132,7 +132,10 @@ def _make_cluster(count: int, memory: int, dashboard: str | None) -> LocalCluste
             silence_logs=logging.CRITICAL,
         )
     except (RuntimeError, OSError) as error:
-        msg = f"cannot start {count} worker processes on this machine: {error}"
+        msg = (
+            f"cannot start {count} worker processes on this machine: {error}; "
+            "start the same command again, with fewer of them (cluster.workers) if that does not help"
+        )
         raise ClusterError(msg) from error
 
 
