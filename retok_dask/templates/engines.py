@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from retok_dask.templates.syntax import GENERATION_CALL, CannotWrite, syntax_environment, write
+from retok_dask.templates.syntax import GENERATION_CALL, UNDEFINED_CALL, CannotWrite, syntax_environment, write
 from retok_dask.templates.tojson import tojson
 
 if TYPE_CHECKING:
@@ -332,6 +332,11 @@ class _Concatenations(NodeTransformer):
         return call
 
 
+def _refuse_undefined() -> None:
+    msg = "something undefined as JSON"
+    raise RenderFailed(msg)
+
+
 class MiniEngine:
     """minijinja: the same template language in Rust, without Python objects."""
 
@@ -353,6 +358,7 @@ class MiniEngine:
         environment.add_filter("tojson", tojson)
         environment.add_global("raise_exception", _raise_exception)
         environment.add_global("strftime_now", _clock(date))
+        environment.add_global(UNDEFINED_CALL, _refuse_undefined)
         try:
             environment.add_template("chat", self.source)
         except self._error as error:

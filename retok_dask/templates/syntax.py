@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 GENERATION_CALL = "retok_generation"
 """Name of the call block that a ``{% generation %}`` tag is parsed to."""
 
+UNDEFINED_CALL = "retok_undefined"
+"""Name of a function that refuses, for what minijinja would take for null."""
+
 
 class GenerationTag(jinja2.ext.Extension):
     """Parses ``{% generation %}...{% endgeneration %}`` as a call block that returns its body."""
@@ -259,6 +262,14 @@ def _tuple(node: Any) -> str:
     return f"({inner},)" if len(node.items) == 1 else f"({inner})"
 
 
+def _filter(node: Any) -> str:
+    value = _expression(node.node)
+    if node.name == "tojson" and isinstance(node.node, n.Getattr | n.Getitem | n.Name):
+        # a filter in Python is given None for what is undefined; of that Jinja makes no JSON, and of none null
+        value = f"({value} if ({value} is defined) else {UNDEFINED_CALL}())"
+    return f"({value} | {node.name}{_optional_arguments(node)})"
+
+
 _STATEMENTS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Output: _output,
     n.For: _for,
@@ -286,7 +297,7 @@ _EXPRESSIONS: dict[type[n.Node], Callable[[Any], str]] = {
         "{" + ", ".join(f"{_expression(pair.key)}: {_expression(pair.value)}" for pair in node.items) + "}"
     ),
     n.CondExpr: _conditional,
-    n.Filter: lambda node: f"({_expression(node.node)} | {node.name}{_optional_arguments(node)})",
+    n.Filter: _filter,
     n.Test: _test,
     n.Call: lambda node: _expression(node.node) + _arguments(node),
     n.Getitem: lambda node: f"{_expression(node.node)}[{_expression(node.arg)}]",

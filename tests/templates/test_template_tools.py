@@ -32,6 +32,10 @@ BODIES = {
     "macro under another name": "{% macro a() %}" + LIST + "{% endmacro %}{% macro b() %}-{% endmacro %}{% macro use(a) %}{{ messages | length }}{{ a() }}{% endmacro %}{{ use(b) }}",
     "macro with a caller": "{% macro sheet() %}" + LIST + "{{ caller() }}{% endmacro %}{% call sheet() %}{{ (tools or []) | length }}{% endcall %}",
     "macro that sees messages": "{% macro sheet() %}" + LIST + "{{ messages | length }}{% endmacro %}{{ sheet() }}",
+    "undefined": "{% for tool in tools or [] %}{{ tool.nothing | tojson }}{% endfor %}",
+    "undefined inside": "{% for tool in tools or [] %}{{ {'a': [tool.nothing]} | tojson }}{% endfor %}",
+    "undefined in a message": "{% if tools %}{{ messages[0].nothing | tojson }}{% endif %}",
+    "null": "{{ [none, tools is none] | tojson }}",
     "set inside": "{% for tool in tools or [] %}{% set f = tool.function %}{{ f.name }}{{ f | tojson }}{% endfor %}",
     "set now and then": "{% for tool in tools or [] %}{% if loop.first %}{% set f = tool.function %}{% endif %}{{ f.name if f is defined else '-' }}{% endfor %}",
     "set for later": "{% if tools %}{% set f = (tools or []) | length %}{% endif %}{{ f if f is defined else '-' }}",
@@ -70,6 +74,7 @@ TOOLS = [
     [schema("big", number=2**70)],
     [schema("float", number=5.0)],
     [schema("marks", description="\x01 and \x02")],
+    [{"type": "function", "name": "bare"}],
 ]
 
 
