@@ -51,17 +51,21 @@ def family(name: str):
     common = {"output": "-", "datasets": [{"input": "-"}], "control_tokens": "allow"}
     if name == "qwen3_6":
         recipe = Recipe.from_dict({"tokenizer": qwen_tokenizer_spec(), "template": {"text": chat_template()}} | common)
-        made = Pipeline(recipe)
+        made = _with_fast_engine(recipe)
         reference = PreTrainedTokenizerFast(tokenizer_object=_backend(made), chat_template=chat_template())
     else:
         folder = assets.tokenizer_folder(name)
-        made = Pipeline(Recipe.from_dict({"tokenizer": str(folder)} | common))
+        made = _with_fast_engine(Recipe.from_dict({"tokenizer": str(folder)} | common))
         reference = AutoTokenizer.from_pretrained(folder)
-    made.__dict__["tokenizer"] = Tokenizer.load(
-        made.recipe.tokenizer
-    )  # one that does not leave this little to the reference
-    assert made.tokenizer.engine == "fastokens"
     return made, reference
+
+
+def _with_fast_engine(recipe: Recipe) -> Pipeline:
+    """A pipeline whose tokenizer does not leave this little text to the reference."""
+    made = Pipeline(recipe)
+    made.__dict__["tokenizer"] = Tokenizer.load(recipe.tokenizer)
+    assert made.tokenizer.engine == "fastokens"
+    return made
 
 
 def _backend(made: Pipeline):

@@ -155,7 +155,8 @@ def _transformers_notes() -> Iterator[list[str]]:
 
     Its warnings about a tokenizer's files come once for every process that
     loads them, right or wrong; here they become notes of the definition, which
-    a run records once.
+    a run records once. Those that it gives once a process are due for each
+    definition, since that is kept.
     """
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     before = os.environ.get(name)
@@ -167,6 +168,9 @@ def _transformers_notes() -> Iterator[list[str]]:
             del os.environ[name]
         else:
             os.environ[name] = before
+    once = getattr(logging.Logger, "warning_once", None)
+    if hasattr(once, "cache_clear"):
+        once.cache_clear()
     logger = logging.getLogger("transformers")
     notes = _Notes()
     handlers, propagate = logger.handlers, logger.propagate

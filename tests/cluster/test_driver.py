@@ -145,11 +145,12 @@ def test_a_task_that_gives_no_sign_of_life_is_got_over(drive, monkeypatch):
 
 def test_a_task_that_never_gives_a_sign_of_life_ends_the_run(drive, monkeypatch, tmp_path):
     monkeypatch.setattr("retok_dask.cluster.stalls.SHORTEST", 5.0)
-    with pytest.raises(ClusterError, match=r"no sign of life from u000001 on tcp.*start the same command again"):
+    with pytest.raises(ClusterError, match=r"no sign of life from .*u000001.* on tcp.*start the same command again"):
         drive(8, {("u000001", 3): "deaf"}, limit=1)
-    assert len(list((tmp_path / "made").glob("u*"))) == 7
+    assert not list((tmp_path / "made").glob("u000001"))
     stalls = read_events(OutputFolder(str(tmp_path)), kinds=("stalled",))
-    assert [e["act"] for e in stalls] == list(STEPS)
+    # on a busy machine another unit may have been silent for as long before
+    assert [e["act"] for e in stalls if "u000001" in e["units"]] == list(STEPS)
     assert not read_events(OutputFolder(str(tmp_path)), kinds=("set_aside", "suspected", "unit_failed"))
 
 
@@ -168,9 +169,9 @@ def test_a_client_whose_words_no_longer_arrive_is_told(drive, monkeypatch, tmp_p
     monkeypatch.setattr(Client, "persist", persist)
     kept: list[Future] = []  # one that is gone says goodbye
     monkeypatch.setattr(Future, "cancel", lambda self, **options: kept.append(self))
-    with pytest.raises(ClusterError, match=r"no sign of life from u000001 .*start the same command again"):
+    with pytest.raises(ClusterError, match=r"no sign of life from .*u000001.*start the same command again"):
         drive(8, {("u000001", 3): "deaf"}, limit=1)
-    stalls = read_events(OutputFolder(str(tmp_path)), kinds=("stalled",))
+    stalls = [e for e in read_events(OutputFolder(str(tmp_path)), kinds=("stalled",)) if "u000001" in e["units"]]
     assert [e["act"] for e in stalls] == list(STEPS)
     assert stalls[0]["workers"] == stalls[1]["workers"] != [], "the forgotten task keeps its worker"
 

@@ -109,7 +109,7 @@ def conversation_of(tools, system, turns):
 
 @pytest.mark.parametrize("control_tokens", ["allow", "escape"])
 @pytest.mark.parametrize("name", BODIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(records=RECORDS)
 def test_each_record_is_what_the_reference_renders(name, control_tokens, records):
     """Whatever tools the records before had, and whatever of them fails."""
