@@ -168,7 +168,7 @@ def _transformers_notes() -> Iterator[list[str]]:
             del os.environ[name]
         else:
             os.environ[name] = before
-    once = getattr(logging.Logger, "warning_once", None)
+    once: Any = getattr(logging.Logger, "warning_once", None)
     if hasattr(once, "cache_clear"):
         once.cache_clear()
     logger = logging.getLogger("transformers")
