@@ -263,11 +263,16 @@ def _tuple(node: Any) -> str:
 
 
 def _filter(node: Any) -> str:
-    value = _expression(node.node)
-    if node.name == "tojson" and isinstance(node.node, n.Getattr | n.Getitem | n.Name):
-        # a filter in Python is given None for what is undefined; of that Jinja makes no JSON, and of none null
-        value = f"({value} if ({value} is defined) else {UNDEFINED_CALL}())"
+    value = _defined(node.node) if node.name == "tojson" else _expression(node.node)
     return f"({value} | {node.name}{_optional_arguments(node)})"
+
+
+def _defined(node: Any) -> str:
+    """A value that may become JSON: our filter is given None for what is undefined, and Jinja makes no JSON of that."""
+    value = _expression(node)
+    if not isinstance(node, n.Getattr | n.Getitem | n.Name) or next(node.find_all(n.Call), None) is not None:
+        return value
+    return f"({value} if ({value} is defined) else {UNDEFINED_CALL}())"
 
 
 _STATEMENTS: dict[type[n.Node], Callable[[Any], str]] = {
@@ -292,9 +297,9 @@ _EXPRESSIONS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Const: _constant,
     n.TemplateData: lambda node: json.dumps(node.data, ensure_ascii=False),
     n.Tuple: _tuple,
-    n.List: lambda node: "[" + ", ".join(_expression(item) for item in node.items) + "]",
+    n.List: lambda node: "[" + ", ".join(_defined(item) for item in node.items) + "]",
     n.Dict: lambda node: (
-        "{" + ", ".join(f"{_expression(pair.key)}: {_expression(pair.value)}" for pair in node.items) + "}"
+        "{" + ", ".join(f"{_expression(pair.key)}: {_defined(pair.value)}" for pair in node.items) + "}"
     ),
     n.CondExpr: _conditional,
     n.Filter: _filter,

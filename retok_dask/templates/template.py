@@ -318,9 +318,7 @@ class ChatTemplate:
             counts[name] += number
         return rendered
 
-    def _source(
-        self, program: Program, messages: list[Message], tools: list[dict[str, Any]] | None, *, prompt: bool = False
-    ) -> Source:
+    def _source(self, program: Program, messages: list[Message], tools: Tools, *, prompt: bool = False) -> Source:
         return Source(
             messages=messages,
             tools=tools,
@@ -366,9 +364,7 @@ class ChatTemplate:
         except NotProved as still:
             raise RecordRejected(RejectReason.span_not_proved, str(still)) from still
 
-    def _find_controls(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None, counts: Counts
-    ) -> MarkInput | None:
+    def _find_controls(self, messages: list[Message], tools: Tools, counts: Counts) -> MarkInput | None:
         outside = count_in(self.controls, messages, tools, counts)
         if not outside or self._state.control_tokens == "allow":
             return None

@@ -16,7 +16,6 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -24,6 +23,7 @@ import orjson
 
 from retok_dask.tokenizers import probes
 from retok_dask.tokenizers.cache import cache_folder
+from retok_dask.tokenizers.definition import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,11 +98,7 @@ class Certificate:
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries whose ids are compared; a missing one is left out."""
-    found = {}
-    for name in ("tokenizers", "fastokens"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return installed(("tokenizers", "fastokens"))
 
 
 def certify(

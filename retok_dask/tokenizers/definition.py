@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 WAY_OUT = "name a hub id, a folder, a tokenizer.json, or a tiktoken rank file with its pattern"
 
@@ -50,6 +55,15 @@ def adds_bos(backend: Any, bos: str | None) -> bool:
     """Whether plain text gets a BOS in front by a `tokenizers` object's own rule."""
     ids = backend.encode("a").ids
     return bos is not None and bool(ids) and ids[0] == backend.token_to_id(bos)
+
+
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Versions of libraries; a missing one is left out."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def sha256_of(data: bytes) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +19,7 @@ import zstandard
 from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers.cache import keep, recall
-from retok_dask.tokenizers.definition import WAY_OUT, Definition, adds_bos, digest_of, sha256_of
+from retok_dask.tokenizers.definition import WAY_OUT, Definition, adds_bos, digest_of, installed, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,10 +74,6 @@ def from_folder(folder: Path, spec: TokenizerSpec) -> Definition:
 
 def _kept_name(folder: Path, spec: TokenizerSpec) -> str | None:
     """Names what is kept by all that decides it: the folder's files, settings and versions; None if one is unreadable."""
-    versions = {}
-    for library in _MAKERS:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[library] = version(library)
     try:
         files = _file_digests(folder)
         for path in folder.iterdir():
@@ -88,7 +83,7 @@ def _kept_name(folder: Path, spec: TokenizerSpec) -> str | None:
     except OSError:
         return None
     settings = [spec.bos_token, spec.eos_token, spec.fix_mistral_regex]
-    decided = orjson.dumps([files, versions, settings], option=orjson.OPT_SORT_KEYS)
+    decided = orjson.dumps([files, installed(_MAKERS), settings], option=orjson.OPT_SORT_KEYS)
     return f"definitions/{sha256_of(decided)[:32]}-folder-{KEPT}.zst"
 
 

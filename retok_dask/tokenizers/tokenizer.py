@@ -61,7 +61,12 @@ class Tokenizer:
     """
 
     def __init__(
-        self, definition: Definition, *, engine: EngineChoice = "auto", certificate: Certificate | None = None
+        self,
+        definition: Definition,
+        *,
+        engine: EngineChoice = "auto",
+        certificate: Certificate | None = None,
+        patience: int = 0,
     ) -> None:
         self.definition = definition
         self.digest = definition.digest
@@ -70,7 +75,7 @@ class Tokenizer:
         self.adds_bos = definition.adds_bos
         self._choice: EngineChoice = engine
         self._given = certificate
-        self._patience = 0
+        self._patience = patience
         self._reference = ReferenceEngine(definition.json)
         data = orjson.loads(definition.json)
         self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens", ())}
@@ -108,9 +113,7 @@ class Tokenizer:
             TokenizerError: it is missing, unreadable or damaged.
         """
         doing(f"loading the tokenizer {spec.path}")
-        made = cls(load_definition(spec, storage), engine=engine)
-        made._patience = LITTLE if patient else 0
-        return made
+        return cls(load_definition(spec, storage), engine=engine, patience=LITTLE if patient else 0)
 
     def payload(self) -> bytes:
         """All that another process needs to make this tokenizer: no files, no hub, no pickled code.

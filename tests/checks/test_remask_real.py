@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 from real_run import demo_recipe, run_recipe
+from typer.testing import CliRunner
 
 from retok_dask.checks import validate
 from retok_dask.checks.encoding import load_encoder
+from retok_dask.cli import app
 from retok_dask.datasets import diff, export, open_dataset, read_manifest, remask
 from retok_dask.datasets.exits import EXITS
 from retok_dask.doing import heard_by
@@ -96,7 +98,9 @@ def test_workers_of_a_cluster_do_it_too(original, tmp_path):
     shutil.copytree(original / "out", tmp_path / "out")
     load_encoder.cache_clear()
     with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
     ):
         said: list[str] = []
@@ -104,7 +108,10 @@ def test_workers_of_a_cluster_do_it_too(original, tmp_path):
             report = validate(str(tmp_path / "out"), full=True, client=client)
         assert {"units checked", "units encoded again"} <= {text.partition(":")[0] for text in said}
         assert report.passed, report.to_text()
-        remask(str(tmp_path / "out"), "all", client=client)
+        for command in (["validate", "--full"], ["remask", "--policy", "all"]):
+            where = [str(tmp_path / "out"), "--scheduler", cluster.scheduler_address]
+            done = CliRunner().invoke(app, [*command, *where])
+            assert done.exit_code == 0, done.output
         results = {
             to: export(str(tmp_path / "out-all"), to, str(tmp_path / to), shards=3, client=client) for to in EXITS
         }

@@ -17,6 +17,7 @@ from retok_dask.cluster.events import EventLog
 from retok_dask.cluster.progress import PlainDisplay, TerminalDisplay, detect, display_for, line, to_html
 from retok_dask.cluster.tracker import Snapshot, Tracker
 from retok_dask.datasets import OutputFolder
+from retok_dask.doing import doing, heard_by
 from retok_dask.errors import ClusterError
 
 
@@ -77,6 +78,19 @@ def test_the_terminal_shows_a_bar():
     display.close(snapshot(units_done=10, share_done=1.0))
     assert "10/10" in stream.getvalue()
     assert "worker died" in stream.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["bar", "lines", "none"])
+def test_what_is_done_before_the_first_unit_is_shown(mode, monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: mode == "bar"
+    monkeypatch.setenv("TERM", "xterm")
+    display = display_for(mode, stream)
+    monkeypatch.setattr("retok_dask.cluster.progress.monotonic", lambda: time.monotonic() + 5)  # a log waits a little
+    with heard_by(display.doing):
+        doing("loading the tokenizer [x]")
+    display.close(snapshot())
+    assert ("loading the tokenizer [x]" in stream.getvalue()) == (mode != "none")
 
 
 def test_the_display_is_chosen_and_can_be_forced(monkeypatch):

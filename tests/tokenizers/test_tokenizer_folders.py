@@ -83,7 +83,7 @@ def test_settings_and_versions_count(kept, monkeypatch):
     without_transformers(monkeypatch)
     with pytest.raises(ImportError):
         load_definition(TokenizerSpec(path=str(kept), bos_token="<s>"))
-    monkeypatch.setattr(folders, "version", lambda name: f"{name} of another day")
+    monkeypatch.setattr(folders, "installed", lambda names: dict.fromkeys(names, "of another day"))
     with pytest.raises(ImportError):
         load_definition(TokenizerSpec(path=str(kept)))
 

@@ -112,9 +112,7 @@ def fits_sharegpt(record: dict[str, Any]) -> bool:
 
 def build_messages(record: dict[str, Any], spec: DatasetSpec) -> list[Item]:
     """OpenAI or ShareGPT messages."""
-    found = record.get("messages")
-    if role_key(found) is None:
-        found, _ = find_messages(record)
+    found, _ = find_messages(record)
     return [conversation(_any_list(record) if found is None else found, record, spec)]
 
 

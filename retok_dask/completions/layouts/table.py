@@ -116,7 +116,7 @@ class Layout:
             RecordRejected: with the reason why the record is none.
         """
         original = record.value or {}
-        value = self.renamed(original) if self.spec.fields else original
+        value = self.renamed(original)
         counts = dict(record.counts) if record.counts else {}
         if self._function:
             items = self._run_function(value)
