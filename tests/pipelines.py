@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
+
+import loaded
 
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.kernel import Kernel, UnitStats
-from retok_dask.recipe import Recipe, TokenizerSpec
+from retok_dask.recipe import Recipe
 from retok_dask.single import Pipeline
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import KIND_NAMES, Record
 
 
-@cache
 def qwen() -> Tokenizer:
     """Qwen3.6's real tokenizer on the reference engine."""
-    return Tokenizer.load(TokenizerSpec(**qwen_tokenizer_spec()), engine="reference")
+    return loaded.tokenizer("qwen3_6")
 
 
 def pipeline(template: str | None = None, **changes: Any) -> Pipeline:

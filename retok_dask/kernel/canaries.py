@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import orjson
 
 from retok_dask.kernel.spelling import byte_pieces
 
@@ -39,9 +38,8 @@ BYTE_PIECE, UNKNOWN = 1, 2
 @lru_cache(maxsize=4)
 def token_classes(tokenizer: Tokenizer) -> npt.NDArray[np.int8]:
     """By id: :data:`BYTE_PIECE` for one byte of a longer character, :data:`UNKNOWN` for the unknown token, else 0."""
-    data = orjson.loads(tokenizer.definition.json)
-    classes = byte_pieces(data, tokenizer.vocab_size).astype(np.int8) * BYTE_PIECE
-    model = data["model"]
+    classes = byte_pieces(tokenizer).astype(np.int8) * BYTE_PIECE
+    model = tokenizer.outline.steps["model"]
     unknown = model.get("unk_id")
     if unknown is None and model.get("unk_token"):
         unknown = tokenizer.token_id(model["unk_token"])

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import orjson
 
 from retok_dask.errors import RecipeError, did_you_mean
 
@@ -34,7 +33,7 @@ def control_tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 def special_texts(tokenizer: Tokenizer) -> frozenset[str]:
     """Texts of the added tokens that are flagged special."""
-    added = orjson.loads(tokenizer.definition.json).get("added_tokens", ())
+    added = tokenizer.outline.steps.get("added_tokens", ())
     return frozenset(token["content"] for token in added if token.get("special"))
 
 

@@ -41,6 +41,9 @@ class Spelling:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
         """The spelling of byte-level and SentencePiece-like tokenizers; None for others (WordPiece)."""
+        if tokenizer.table is not None:
+            more = max(tokenizer.vocab_size - len(tokenizer.table.tokens), 0)
+            return cls([*tokenizer.table.tokens, *[b""] * more])
         data = orjson.loads(tokenizer.definition.json)
         vocabulary = _vocabulary(data["model"])
         decoders = {step["type"] for step in _steps(data.get("decoder"), "decoders")}
@@ -79,14 +82,14 @@ class Spelling:
             parts[start] = parts[start][1:]
 
 
-def byte_pieces(data: Mapping[str, Any], size: int) -> npt.NDArray[np.bool_]:
-    """By id: the token is one byte of a character that has several: the tokenizer had no piece for it.
-
-    Args:
-        data: the tokenizer's definition.
-        size: ids that it has.
-    """
-    found = np.zeros(size, np.bool_)
+def byte_pieces(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """By id: the token is one byte of a character that has several: the tokenizer had no piece for it."""
+    found = np.zeros(tokenizer.vocab_size, np.bool_)
+    if tokenizer.table is not None:
+        single = tokenizer.table.parts_of_characters()[: found.size]
+        found[: single.size] = single
+        return found
+    data = orjson.loads(tokenizer.definition.json)
     marked = _blanks_are_marked(data)
     for text, index in _vocabulary(data["model"]).items():
         if index >= found.size:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow.compute as pc
@@ -79,32 +80,68 @@ def _byte_level_split(step: Mapping[str, Any] | None) -> bool:
 class ByteTable:
     """The bytes of every id.
 
-    Attributes:
-        tokens: the bytes of each id; none where no token has this id.
-        lengths: how many they are, int32.
+    Args:
+        spelt: the bytes of all ids, one after the other.
+        lengths: how many of them belong to each id, int32; 0 where no token has this id.
     """
 
-    def __init__(self, tokens: Mapping[int, bytes]) -> None:
-        size = max(tokens, default=-1) + 1
-        self.lengths: npt.NDArray[np.int32] = np.zeros(size, np.int32)
-        for index, data in tokens.items():
-            self.lengths[index] = len(data)
-        self.tokens = [tokens.get(index, b"") for index in range(size)]
+    def __init__(self, spelt: bytes, lengths: npt.NDArray[np.int32]) -> None:
+        self._spelt = spelt
+        self.lengths = lengths
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any]) -> ByteTable:
+    def of(cls, definition: Mapping[str, Any]) -> Self:
         """The table of a byte-level definition; added tokens stand for their own text."""
-        tokens = {index: _token_bytes(text) for text, index in definition["model"]["vocab"].items()}
-        tokens.update({token["id"]: token["content"].encode() for token in definition.get("added_tokens", ())})
-        return cls(tokens)
+        vocabulary: dict[str, int] = definition["model"]["vocab"]
+        added = {token["id"]: _in_alphabet(token["content"]) for token in definition.get("added_tokens", ())}
+        texts = [""] * (max([*vocabulary.values(), *added], default=-1) + 1)
+        for text, index in vocabulary.items():
+            texts[index] = text
+        for index, text in added.items():
+            texts[index] = text
+        found = _bytes_of("".join(texts))
+        ends = np.cumsum([len(text) for text in texts])
+        odd = {*np.searchsorted(ends, np.flatnonzero(found < 0), side="right").tolist()}
+        for index in odd:  # outside the alphabet: reached only as an added token
+            texts[index] = _in_alphabet(texts[index])
+        if odd:
+            found = _bytes_of("".join(texts))
+        return cls(found.astype(np.uint8).tobytes(), np.array([len(text) for text in texts], np.int32))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"spelt": self._spelt.decode("latin-1"), "lengths": self.lengths.tolist()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The table of :meth:`to_dict`."""
+        return cls(data["spelt"].encode("latin-1"), np.array(data["lengths"], np.int32))
+
+    @cached_property
+    def tokens(self) -> list[bytes]:
+        """The bytes of each id; none where no token has this id."""
+        return self.split()
+
+    def split(self) -> list[bytes]:
+        """The same, for one use: as many objects as there are ids, which take more memory than their bytes."""
+        ends = np.cumsum(self.lengths).tolist()
+        return [self._spelt[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def texts(self) -> list[str]:
         """The text of each id whose bytes are valid text."""
         found = []
-        for data in self.tokens:
+        for data in self.split():
             with contextlib.suppress(UnicodeDecodeError):
                 if data:
                     found.append(data.decode())
+        return found
+
+    def parts_of_characters(self) -> npt.NDArray[np.bool_]:
+        """By id: it is one byte of a character that has several."""
+        single = np.flatnonzero(self.lengths == 1)
+        found = np.zeros(self.lengths.size, np.bool_)
+        starts = np.cumsum(self.lengths)[single] - 1
+        found[single] = np.frombuffer(self._spelt, np.uint8)[starts] >= 0x80
         return found
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
@@ -134,8 +171,22 @@ class IdTable:
         return np.frombuffer(found.buffers()[1], self._values.dtype, ids.size)
 
 
-def _token_bytes(text: str) -> bytes:
-    try:
-        return bytes(map(CHAR_TO_BYTE.__getitem__, text))
-    except KeyError:  # a vocabulary entry outside the alphabet, reached only as an added token
-        return text.encode()
+def _in_alphabet(text: str) -> str:
+    return "".join([BYTE_TO_CHAR[byte] for byte in text.encode()])
+
+
+def _bytes_of(text: str) -> npt.NDArray[np.int16]:
+    """The byte that each character of a text stands for; -1 for one outside the alphabet."""
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return _BYTE_OF_POINT.take(points, mode="clip")
+
+
+def _by_point() -> npt.NDArray[np.int16]:
+    found = np.full(max(map(ord, CHAR_TO_BYTE)) + 2, -1, np.int16)
+    for char, byte in CHAR_TO_BYTE.items():
+        found[ord(char)] = byte
+    return found
+
+
+_BYTE_OF_POINT = _by_point()
+"""By code point, with one more entry at the end for all that follow."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -24,6 +26,24 @@ def limit_native_threads() -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # its own pool heeds no other setting, and spins
+
+
+Made = TypeVar("Made")
+
+_IN_USE: WeakValueDictionary[tuple[Any, bytes], Any] = WeakValueDictionary()
+
+
+def made_once(make: Callable[[str], Made], definition_json: str) -> Made:
+    """What `make` gives for a definition: the same object as long as somebody holds it.
+
+    Each takes a second or more and hundreds of megabytes, and a session that
+    plans, runs and looks at rows asks for the same again and again.
+    """
+    key = (make, hashlib.sha256(definition_json.encode()).digest())
+    found: Made | None = _IN_USE.get(key)
+    if found is None:
+        found = _IN_USE[key] = make(definition_json)
+    return found
 
 
 class Engine(Protocol):

@@ -15,14 +15,15 @@ from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers import certificate as certificates
 from retok_dask.tokenizers.batch import BatchEncoder
-from retok_dask.tokenizers.bytelevel import ByteTable, is_byte_level, uses_nfc
+from retok_dask.tokenizers.bytelevel import uses_nfc
 from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.cuts import CutRule
 from retok_dask.tokenizers.definition import Definition
-from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads
+from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads, made_once
 from retok_dask.tokenizers.huge import normalize_long
 from retok_dask.tokenizers.load import load_definition
 from retok_dask.tokenizers.nfc import Composer, ComposingEngine, token_marks
+from retok_dask.tokenizers.outline import Outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,6 +59,8 @@ class Tokenizer:
             (:meth:`encode` never does: what is encoded is what was rendered).
         byte_level: ids are cut from the text's UTF-8 bytes, so that
             :meth:`decode_bytes` is exact.
+        outline: what its definition says beside vocabulary and merges.
+        table: the bytes of its ids; None where it is not byte-level.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Tokenizer:
         engine: EngineChoice = "auto",
         certificate: Certificate | None = None,
         patience: int = 0,
+        outline: Outline | None = None,
     ) -> None:
         self.definition = definition
         self.digest = definition.digest
@@ -76,18 +80,18 @@ class Tokenizer:
         self._choice: EngineChoice = engine
         self._given = certificate
         self._patience = patience
-        self._reference = ReferenceEngine(definition.json)
-        data = orjson.loads(definition.json)
-        self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens", ())}
-        self.byte_level = is_byte_level(data)
-        self._table = ByteTable.of(data) if self.byte_level else None
-        rule = CutRule(data if self.byte_level else {})
+        self._reference = made_once(ReferenceEngine, definition.json)
+        self.outline = outline or made_once(Outline.of, definition.json)
+        steps, self.table = self.outline.steps, self.outline.table
+        self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in steps.get("added_tokens", ())}
+        self.byte_level = self.table is not None
+        rule = CutRule(steps if self.byte_level else {})
         normalize: Callable[[str], str] | None = None
-        if self.byte_level and uses_nfc(data):
+        if self.byte_level and uses_nfc(steps):
             normalize = partial(normalize_long, self._reference.backend.normalizer.normalize_str, rule)
-        self._composer = Composer.of(data, normalize) if normalize is not None else None
+        self._composer = Composer.of(steps, normalize) if normalize is not None else None
         self._bare = BatchEncoder(
-            self._reference, self._table, rule, normalize=normalize, added_tokens=self.added_tokens
+            self._reference, self.table, rule, normalize=normalize, added_tokens=self.added_tokens
         )
 
     @classmethod
@@ -125,6 +129,7 @@ class Tokenizer:
             "definition": self.definition.to_dict(),
             "engine": self._choice,
             "certificate": certificate.to_dict() if certificate else None,
+            "outline": self.outline.to_dict(),
         }
         return zstandard.compress(orjson.dumps(parts), level=3)
 
@@ -150,10 +155,11 @@ class Tokenizer:
             parts = orjson.loads(zstandard.decompress(data))
             definition = Definition(**parts["definition"])
             certificate = Certificate.from_dict(parts["certificate"]) if parts["certificate"] else None
+            outline = Outline.from_dict(parts["outline"])
         except (zstandard.ZstdError, orjson.JSONDecodeError, TypeError, KeyError) as error:
             msg = f"these bytes hold no tokenizer ({error}); send what Tokenizer.payload() gave, by the same version"
             raise TokenizerError(msg) from error
-        return cls(definition, engine=parts["engine"], certificate=certificate)
+        return cls(definition, engine=parts["engine"], certificate=certificate, outline=outline)
 
     # --- the engine ---
 
@@ -181,7 +187,7 @@ class Tokenizer:
 
     def _compare_engines(self, sample: Iterable[str], tier: Tier) -> Certificate:
         try:
-            fast: Engine = FastEngine(self._fast_definition())
+            fast: Engine = made_once(FastEngine, self._fast_definition())
         except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
             return certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
         if self._composer is not None:
@@ -191,7 +197,7 @@ class Tokenizer:
             self._reference,
             fast,
             added_tokens=list(self.added_tokens),
-            token_texts=self._table.texts() if self._table else [],
+            token_texts=self.table.texts() if self.table else [],
             sample=sample,
             tier=tier,
         )
@@ -202,10 +208,10 @@ class Tokenizer:
         certificate = self._leave()
         if certificate is not None:
             doing("loading the fast engine")
-            self._bare.fast = FastEngine(self._fast_definition())
+            self._bare.fast = made_once(FastEngine, self._fast_definition())
             self._bare.composer = self._composer
-            if self._composer is not None and self._table is not None:
-                self._bare.mark(token_marks(self._table.tokens))
+            if self._composer is not None and self.table is not None:
+                self._bare.mark(token_marks(self.table.split()))
             self._bare.guards = tuple(certificate.guards)
         return self._bare
 
@@ -276,17 +282,17 @@ class Tokenizer:
         Raises:
             TokenizerError: an id that the tokenizer does not have.
         """
-        if self._table is None:
+        if self.table is None:
             return self.decode(ids).encode()
         try:
-            return self._table.decode(ids)
+            return self.table.decode(ids)
         except IndexError:
             msg = f"id {int(np.max(np.asarray(ids)))} is not one of this tokenizer's; it has {self.vocab_size}"
             raise TokenizerError(msg) from None
 
     def decode(self, ids: npt.ArrayLike) -> str:
         """The text of ids, special tokens included, blanks left as they are."""
-        if self._table is not None:
+        if self.table is not None:
             return self.decode_bytes(ids).decode("utf-8", "replace")
         return str(self._reference.backend.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 

@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 import assets
-from pipelines import pipeline, qwen
+import loaded
+from pipelines import pipeline
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -38,8 +39,6 @@ TWO_THINKING = [
 @cache
 def tokenizer(name: str) -> Tokenizer:
     """A real tokenizer by its name in `assets`; ``glm`` is Kimi's with the markers of GLM's template."""
-    if name == "qwen3_6":
-        return qwen()
     if name == "glm":
         spec = assets.kimi_spec()
         first = max(spec.special_tokens.values()) + 1
@@ -47,7 +46,7 @@ def tokenizer(name: str) -> Tokenizer:
         return Tokenizer.load(
             spec.model_copy(update={"special_tokens": spec.special_tokens | more}), engine="reference"
         )
-    return Tokenizer.load(assets.tokenizer_spec(name), engine="reference")
+    return loaded.tokenizer(name)
 
 
 @cache

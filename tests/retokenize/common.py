@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
+
+from assets import tokenizer_spec
+from loaded import tokenizer
 
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
-from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import Item, TokenRow
-from tests.assets import tokenizer_spec
-
-
-@cache
-def tokenizer(name: str) -> Tokenizer:
-    """A real tokenizer on its reference engine."""
-    return Tokenizer.load(tokenizer_spec(name), engine="reference")
 
 
 def recipe(new: str, dataset: dict[str, Any], **changes: Any) -> Recipe:

@@ -8,13 +8,13 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
+from assets import tokenizer_folder
 from typer.testing import CliRunner
 
 from retok_dask.cli import app
 from retok_dask.compare import compare_on_input, compare_texts, compare_written
 from retok_dask.compare.language import language_of
 from retok_dask.errors import InputError, RetokError
-from tests.assets import tokenizer_folder
 from tests.retokenize.common import plain_ids, recipe, tokenizer
 from tests.retokenize.runs import write_run
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import orjson
 import pytest
+from assets import tokenizer_spec
 
 from retok_dask.datasets import open_dataset
 from retok_dask.errors import InputError, OutputError
 from retok_dask.recipe import Recipe
-from tests.assets import tokenizer_spec
 from tests.retokenize.runs import write_run
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -37,7 +37,7 @@ class Wrong:
 
 def _same_bytes(index: int) -> int:
     """Another id of as many bytes, so that only a comparison of ids can tell."""
-    table = load("byte_level")._table
+    table = load("byte_level").table
     others = np.flatnonzero(table.lengths == table.lengths[index])
     return int(others[others != index][0])
 

@@ -75,7 +75,7 @@ def test_rank_file_gives_tiktokens_ids(name):
     """Kimi's and Qwen's form, on many languages, every vocabulary entry, and entries run together."""
     reference = tiktoken_of(name)
     tokenizer = load(name)
-    entries = [text for text in tokenizer._table.texts() if text not in tokenizer.added_tokens]
+    entries = [text for text in tokenizer.table.texts() if text not in tokenizer.added_tokens]
     chooser = random.Random(5)
     mixed = ["".join(chooser.sample(entries, 40)) for _ in range(2000)]
     texts = [*multilingual(), *hostile(1500, seed=3), *mixed]

@@ -13,10 +13,12 @@ from pathlib import Path
 import assets
 import psutil
 import pytest
+from tokenizers import Tokenizer as Backend
 from tokens_common import load, row_ids, whole
 
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers import Tokenizer
+from retok_dask.tokenizers.bytelevel import BYTE_TO_CHAR
 
 
 def _encode_in_child(payload: bytes, text: str) -> list[int]:
@@ -35,6 +37,28 @@ def test_payload_is_plain_bytes_and_loads_once():
         tokenizer.added_tokens,
     )
     assert again.certificate.to_dict() == tokenizer.certificate.to_dict()
+
+
+@pytest.mark.parametrize("name", ["byte_level_nfc", "wordpiece", "sentencepiece", "qwen3", "kimi", "gptoss"])
+def test_every_id_is_spelt_alike_in_a_worker(name):
+    tokenizer = load(name, "reference")
+    again = Tokenizer.from_payload(tokenizer.payload())
+    assert again.outline.steps == tokenizer.outline.steps
+    ids = [index for index in range(tokenizer.vocab_size) if tokenizer.decode([index])]
+    assert [again.decode_bytes([index]) for index in ids] == [tokenizer.decode_bytes([index]) for index in ids]
+    if tokenizer.byte_level:
+        backend = Backend.from_str(tokenizer.definition.json)
+        ordinary = [index for index in ids if backend.id_to_token(index) not in tokenizer.added_tokens]
+        spelt = ["".join(BYTE_TO_CHAR[byte] for byte in again.decode_bytes([index])) for index in ordinary]
+        assert spelt == [backend.id_to_token(index) for index in ordinary]
+
+
+def test_what_is_in_use_is_not_loaded_again():
+    """A notebook that plans, runs and looks at rows asks for its tokenizer each time."""
+    spec = assets.tiny_tokenizer("byte_level")
+    first = Tokenizer.load(spec)
+    assert Tokenizer.load(spec, engine="reference").outline is first.outline
+    assert Tokenizer.load(assets.tiny_tokenizer("byte_level_nfc")).outline is not first.outline
 
 
 def test_damaged_payload():

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import assets
+import loaded
 import numpy as np
 import pytest
 
@@ -17,11 +18,9 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 KINDS = [Kind.header, Kind.content, Kind.stop, Kind.user, Kind.reasoning]
 
 
-@cache
 def load(name: str, engine: str = "auto") -> Tokenizer:
     """A tokenizer by its name in :mod:`assets`, loaded once."""
-    spec = assets.tiny_tokenizer(name) if name in assets.TINY else assets.tokenizer_spec(name)
-    return Tokenizer.load(spec, engine=engine)
+    return loaded.tokenizer(name, engine)
 
 
 @cache

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import loaded
 import pytest
 
-from retok_dask.demo import qwen_tokenizer_spec
-from retok_dask.recipe import TokenizerSpec
-from retok_dask.tokenizers import Tokenizer
+if TYPE_CHECKING:
+    from retok_dask.tokenizers import Tokenizer
 
 
 @pytest.fixture(scope="session")
 def qwen() -> Tokenizer:
     """Qwen3.6's real tokenizer."""
-    return Tokenizer.load(TokenizerSpec(**qwen_tokenizer_spec()), engine="reference")
+    return loaded.tokenizer("qwen3_6")
