@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -117,6 +118,24 @@ def test_users_thread_settings_are_kept(setting, tmp_path):
         [sys.executable, "-c", code, str(path)], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert out.stdout.strip() == (setting or "1")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only the GNU C library tells")
+def test_what_loading_took_is_given_back(tmp_path):
+    """Many workers on a machine each hold a tokenizer; what reading its definition took must not stay with them."""
+    (tmp_path / "payload").write_bytes(load("qwen3_6", "reference").payload())
+    code = (
+        "import ctypes, pathlib, psutil\n"
+        "from retok_dask.tokenizers import Tokenizer\n"
+        "tokenizer = Tokenizer.from_payload(pathlib.Path('payload').read_bytes())\n"
+        "held = psutil.Process().memory_info().rss\n"
+        "ctypes.CDLL(None).malloc_trim(0)\n"
+        "print((held - psutil.Process().memory_info().rss) >> 20)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(assets.__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert int(out.stdout) < 40
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
