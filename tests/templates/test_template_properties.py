@@ -136,9 +136,24 @@ def test_numbers_are_printed_as_the_reference_prints_them(name, numbers):
     assert template.render(conversation)[0].text == template.reference_text(conversation)
 
 
-@given(st.dictionaries(plain, st.one_of(plain, st.integers(-9, 9), st.booleans()), max_size=3))
-@settings(max_examples=60, deadline=None)
+LONG = plain.map(lambda text: text * 40)
+INTEGERS = st.integers(-(2**62), 2**62)
+
+
+@given(st.dictionaries(plain, st.one_of(plain, LONG, INTEGERS, st.booleans(), st.none(), st.lists(LONG)), max_size=3))
+@settings(max_examples=100, deadline=None)
 def test_tool_arguments_are_written_as_json_writes_them(arguments):
+    _check_arguments(arguments)
+
+
+def test_every_character_is_written_as_json_writes_it():
+    """Long texts are quoted by another library than short ones."""
+    points = [*range(0xD800), *range(0xE000, 0x110000)]
+    for start in range(0, len(points), 1 << 14):
+        _check_arguments({"text": "".join(map(chr, points[start : start + (1 << 14)]))})
+
+
+def _check_arguments(arguments):
     call = {"name": "look_up", "arguments": arguments}
     asked, said = {"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}
     text = unchecked(public("trl/qwen3")).render(Conversation([asked, said]))[0].text
