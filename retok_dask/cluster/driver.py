@@ -39,6 +39,9 @@ NOTICE_SECONDS = 40.0
 EMPTY_SECONDS = 180.0
 """Longest time that a cluster of ours may have no worker at all."""
 
+LONELY_SECONDS = 10.0
+"""Time without any worker after which a run on a cluster that is not ours says what it waits for."""
+
 WINDOW = (64, 4000)
 """Fewest and most tasks that the scheduler holds."""
 
@@ -76,6 +79,7 @@ class Driver(Trouble):
         self._ears = Ears(client, job)
         self._next_repair = monotonic() + REPAIR_SECONDS
         self._whole = self._grown = monotonic()
+        self._told = False
 
     def work(self) -> Outcome:
         """Do all units; what cannot be done is in the outcome, with the reason.
@@ -204,10 +208,21 @@ class Driver(Trouble):
 
     def _check_cluster(self, error: Exception | None = None) -> None:
         refuse_lost(self.client, error)
-        if self._own is None or self.workers >= self._own.workers:
-            self._whole = monotonic()
+        if self.workers >= (1 if self._own is None else self._own.workers):
+            self._whole, self._told = monotonic(), False
+        elif self._own is None:
+            self._tell_empty(monotonic() - self._whole)
         elif monotonic() > self._next_repair:
             self._repair(self._own.workers, monotonic() - self._whole)
+
+    def _tell_empty(self, seconds: float) -> None:
+        """Say once that a cluster which somebody else looks after has no worker: it may be growing, or forgotten."""
+        if self._told or seconds < LONELY_SECONDS:
+            return
+        self._told = True
+        why, act = "the cluster has no worker", "the run waits for one; start some, or scale the cluster"
+        self.tracker.note = f"{why}: {act}"
+        self.log.add("stalled", units=[], workers=[], seconds=round(seconds, 1), why=why, act=act)
 
     def _repair(self, wanted: int, seconds: float) -> None:
         """Bring a cluster of ours back to its size.

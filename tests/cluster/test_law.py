@@ -7,9 +7,11 @@ import random
 import shutil
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, given, settings
@@ -25,10 +27,12 @@ RECORDS = 36
 
 @pytest.fixture(scope="module")
 def cluster():
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
-    yield cluster
-    with suppress(KeyError):  # Dask stumbles over a worker that it did not see come before it went
-        cluster.close()
+    # Dask would close the nanny of a killed worker that is not back in time, and leave the cluster empty
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1000h"}):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
+        yield cluster
+        with suppress(KeyError):  # Dask stumbles over a worker that it did not see come before it went
+            cluster.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,15 @@ class Disturber:
             os.kill(self.rng.choice(list(self.client.run(os.getpid).values())), signal.SIGKILL)
 
 
+def scale(cluster: LocalCluster, client: Client, workers: int) -> None:
+    """Give the cluster a size, and wait until it has it: a worker that is killed while another one leaves is not replaced."""
+    cluster.scale(workers)
+    end = time.monotonic() + 60
+    while len(client.scheduler_info(n_workers=-1)["workers"]) != workers:
+        assert time.monotonic() < end, f"the cluster does not come to {workers} workers"
+        time.sleep(0.05)
+
+
 DISTURBANCES = st.lists(st.tuples(st.sampled_from(["client", "worker"]), st.integers(0, 8)), max_size=2)
 
 
@@ -82,8 +95,7 @@ def test_the_digest_is_the_same_for_every_way_to_work(
         calm_file.write_text(run(calm, client=client, progress="none").content_digest)
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     recipe = make_recipe(data, max_reject_share=1, units={"bytes": unit_bytes}, engine=engine)
-    cluster.scale(workers)
-    client.wait_for_workers(workers, timeout=60)
+    scale(cluster, client, workers)
     rng = random.Random(seed)
     for what, units in [*disturbances, ("", 0)]:
         display = Disturber(client, what, units, rng)
