@@ -1,7 +1,7 @@
 """What a definition says beside its vocabulary and merges, and the bytes of its ids: read once, then sent along.
 
-Reading a definition takes half a second and many times its size in memory,
-which a worker process never gives back.
+Reading a definition takes half a second and many times its size in memory: too
+much for each worker process, and for each who wants to know a small part of it.
 """
 
 from __future__ import annotations
