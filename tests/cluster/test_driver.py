@@ -253,20 +253,21 @@ def test_a_cluster_of_ours_whose_nannies_ended_gets_new_ones(drive, ending, monk
     assert len(now & first) == 1
 
 
-def test_a_run_says_that_it_waits_for_workers_of_a_cluster_that_is_not_ours(drive, monkeypatch):
+def test_a_run_says_that_it_waits_for_workers_of_a_cluster_that_is_not_ours(drive, monkeypatch, tmp_path):
     monkeypatch.setattr("retok_dask.cluster.driver.LONELY_SECONDS", 1.0)
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        begun, sizes = time.monotonic(), [(1.0, 0), (5.0, 1)]
+        folder, sizes = OutputFolder(str(tmp_path)), [0, 1]
 
         def tick():
-            if sizes and time.monotonic() - begun > sizes[0][0]:
-                cluster.scale(sizes.pop(0)[1])
+            wanted = "unit" if len(sizes) == 2 else "stalled"
+            if sizes and any(read_events(folder, kinds=(wanted,))):
+                cluster.scale(sizes.pop(0))
 
-        outcome, written, events, tracker = drive(30, pause=0.2, client=client, tick=tick)
-    assert outcome.committed == len(written) == 30
+        outcome, written, events, tracker = drive(40, pause=0.2, client=client, tick=tick)
+    assert outcome.committed == len(written) == 40
     (stall,) = [event for event in events if event["kind"] == "stalled"]
     assert (stall["why"], stall["units"]) == ("the cluster has no worker", [])
     assert tracker.snapshot().note == f"{stall['why']}: {stall['act']}"
