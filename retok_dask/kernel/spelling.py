@@ -42,8 +42,7 @@ class Spelling:
     def of(cls, tokenizer: Tokenizer) -> Self | None:
         """The spelling of byte-level and SentencePiece-like tokenizers; None for others (WordPiece)."""
         if tokenizer.table is not None:
-            more = max(tokenizer.vocab_size - len(tokenizer.table.tokens), 0)
-            return cls([*tokenizer.table.tokens, *[b""] * more])
+            return cls(tokenizer.table.tokens)
         data = orjson.loads(tokenizer.definition.json)
         vocabulary = _vocabulary(data["model"])
         decoders = {step["type"] for step in _steps(data.get("decoder"), "decoders")}
@@ -84,11 +83,9 @@ class Spelling:
 
 def byte_pieces(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
     """By id: the token is one byte of a character that has several: the tokenizer had no piece for it."""
-    found = np.zeros(tokenizer.vocab_size, np.bool_)
     if tokenizer.table is not None:
-        single = tokenizer.table.parts_of_characters()[: found.size]
-        found[: single.size] = single
-        return found
+        return tokenizer.table.parts_of_characters()[: tokenizer.vocab_size]
+    found = np.zeros(tokenizer.vocab_size, np.bool_)
     data = orjson.loads(tokenizer.definition.json)
     marked = _blanks_are_marked(data)
     for text, index in _vocabulary(data["model"]).items():

@@ -44,7 +44,7 @@ class Definition:
     @property
     def json_digest(self) -> str:
         """sha256 of `json`: what decides the ids."""
-        return hashlib.sha256(self.json.encode()).hexdigest()
+        return sha256_of(self.json.encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

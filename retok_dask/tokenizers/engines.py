@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from retok_dask.tokenizers.definition import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ def limit_native_threads() -> None:
 
 Made = TypeVar("Made")
 
-_IN_USE: WeakValueDictionary[tuple[Any, bytes], Any] = WeakValueDictionary()
+_IN_USE: WeakValueDictionary[tuple[Any, str], Any] = WeakValueDictionary()
 
 
 def made_once(make: Callable[[str], Made], definition_json: str) -> Made:
@@ -40,7 +41,7 @@ def made_once(make: Callable[[str], Made], definition_json: str) -> Made:
     Each takes a second or more and hundreds of megabytes, and a session that
     plans, runs and looks at rows asks for the same again and again.
     """
-    key = (make, hashlib.sha256(definition_json.encode()).digest())
+    key = (make, sha256_of(definition_json.encode()))
     found: Made | None = _IN_USE.get(key)
     if found is None:
         found = _IN_USE[key] = make(definition_json)
