@@ -1,10 +1,9 @@
 """``python -m benchmarks [NAME ...]``: all of them, or those named; ``full`` is the drafter's job in full,
-``many`` has up to 128 worker processes, ``quote`` puts the results into the README."""
+``large`` has one file of 20 GB, ``many`` up to 128 worker processes, ``quote`` puts the results into the README."""
 
 from __future__ import annotations
 
 import sys
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,8 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 }
 ALONE = {
     "full": job.full,
-    "many": partial(cluster.oversubscription, counts=(2, 8, 16, 32, 64, 128)),
+    "large": cluster.large,
+    "many": cluster.many,
     "quote": quote.main,
 }
 """Run only when named."""

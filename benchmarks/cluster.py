@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -13,9 +16,10 @@ import psutil
 from benchmarks.harness import CACHE, alternate, console, in_process, save, show
 from benchmarks.inputs import write
 from retok_dask.cluster.resources import usable_cores, usable_memory
+from retok_dask.demo import qwen_tokenizer_spec
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 FOLDER = CACHE / "bench"
 
@@ -119,28 +123,86 @@ def memory(sizes: tuple[int, ...] = (64_000_000, 1_024_000_000)) -> None:
     save("memory", found=peaks)
 
 
-def oversubscription(size: int = 32_000_000, counts: tuple[int, ...] = (2, 16)) -> None:
-    """More worker processes than cores: what they cost in time and memory; no more than this machine can hold.
+def large(size: int = 20_000_000_000, units: int = 1000) -> None:
+    """One file of 20 GB in a thousand units: start, peaks, and the share of driver and scheduler; 25 GB of disk."""
+    block = write(FOLDER / "completion-64000000.jsonl", "completion", 64_000_000)
+    one = _repeated(block, FOLDER / f"repeated-{size}.jsonl", size)
+    try:
+        run = _run(str(one), units={"bytes": -(-one.stat().st_size // units)})
+    finally:
+        one.unlink()
+    kept = ("units", "records", "tokens", "wall", "first_unit", "tokens_per_second", "driver_cpu", "worker_cpu")
+    found = {key: run[key] for key in (*kept, "worker_peak_mib", "driver_peak_mib", "written_bytes")}
+    found |= {"input_bytes": size, "driver_share": run["driver_cpu"] / (run["driver_cpu"] + run["worker_cpu"])}
+    show(f"One file of {size / 1e9:g} GB", ["", ""], [[key, value] for key, value in found.items()])
+    save("large", found=found)
 
-    Given 128 and under `taskset -c 0,1` a machine with more cores shows what 128 processes do on two.
+
+def oversubscription(size: int = 32_000_000, counts: tuple[int, ...] = (2, 16)) -> None:
+    """More worker processes than cores: what they cost in time and memory; no more than this machine can hold."""
+    _oversubscribed("oversubscription", size, counts)
+
+
+def many(size: int = 32_000_000, counts: tuple[int, ...] = (2, 16, 32, 64, 128), vocabulary: int = 8192) -> None:
+    """The same with up to 128 processes, and a small vocabulary, so that so many fit the memory of a small machine.
+
+    Under `taskset -c 0,1` a machine with more cores shows what they do on two.
     """
+    given = {"tokenizer": _small_tokenizer(vocabulary), "worker_memory": "1GiB"}
+    _oversubscribed("many", size, counts, vocabulary=vocabulary, **given)
+
+
+def _small_tokenizer(size: int) -> dict[str, Any]:
+    """The recipe's tokenizer with the first ranks alone, and its control tokens."""
+    spec = qwen_tokenizer_spec()
+    path = FOLDER / f"ranks-{size}.tiktoken"
+    path.write_bytes(b"".join(Path(spec["path"]).read_bytes().splitlines(keepends=True)[:size]))
+    special = {token: number for number, token in enumerate(spec["special_tokens"], size)}
+    return spec | {"path": str(path), "special_tokens": special}
+
+
+def _oversubscribed(name: str, size: int, counts: tuple[int, ...], vocabulary: int = 0, **given: Any) -> None:
     source = str(write(FOLDER / f"completion-{size}.jsonl", "completion", size))
     found: dict[str, dict[str, float]] = {}
+    each = 0.0
     for count in counts:
-        free = 0.9 * min(usable_memory(), psutil.virtual_memory().available) / 2**20
-        if found and count * found[str(counts[0])]["worker_peak_mib"] > free:
+        free = min(usable_memory(), psutil.virtual_memory().available) / 2**20
+        if count * each > 0.9 * free:
             console.print(f"{count} workers and more need more memory than is free here", style="dim")
             break
-        run = _run(source, workers=count, units={"bytes": size // (2 * max(counts))})  # two units for each of the most
+        with _free_memory() as seen:
+            # two units for each of the most
+            run = _run(source, workers=count, units={"bytes": size // (2 * max(counts))}, **given)
         found[str(count)] = {key: run[key] for key in ("wall", "worker_cpu", "driver_cpu", "worker_peak_mib")}
+        found[str(count)]["all_mib"] = (max(seen) - min(seen)) / 2**20
+        each = found[str(count)]["all_mib"] / count
     first = found[str(counts[0])]
-    rows = [
-        [n, r["wall"], r["worker_cpu"], r["wall"] / first["wall"], r["worker_peak_mib"] * int(n) / 1024]
-        for n, r in found.items()
-    ]
-    columns = ["workers", "seconds", "worker CPU s", "times", "memory GiB, at most"]
-    show(f"Worker processes on {usable_cores()} cores", columns, rows)
-    save("oversubscription", input_bytes=size, found=found)
+    rows = [[n, r["wall"], r["worker_cpu"], r["wall"] / first["wall"], r["all_mib"] / 1024] for n, r in found.items()]
+    show(
+        f"Worker processes on {usable_cores()} cores",
+        ["workers", "seconds", "worker CPU s", "times", "GiB in all"],
+        rows,
+    )
+    save(name, input_bytes=size, vocabulary=vocabulary, found=found)
+
+
+@contextmanager
+def _free_memory() -> Iterator[list[int]]:
+    """Watch the machine meanwhile: how many bytes were free, five times a second."""
+    seen = [psutil.virtual_memory().available]
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.2):
+            seen.append(psutil.virtual_memory().available)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()
 
 
 def start(copies: int = 40, files: int = 50_000) -> None:

@@ -34,7 +34,12 @@ def recipe_for(source: str, output: str, **changes: Any) -> Recipe:
 
 
 def whole_run(
-    source: str, workers: int | None = None, *, stop_at_first: bool = False, **changes: Any
+    source: str,
+    workers: int | None = None,
+    worker_memory: str | None = None,
+    *,
+    stop_at_first: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Run a recipe on a local cluster: wall time, CPU of the workers and of driver with scheduler, peaks.
 
@@ -44,7 +49,7 @@ def whole_run(
     """
     (CACHE / "bench").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE / "bench", ignore_cleanup_errors=True) as scratch:
-        cluster = {"dashboard": None} | ({"workers": workers} if workers else {})
+        cluster = {"dashboard": None, "workers": workers, "worker_memory": worker_memory}
         recipe = recipe_for(source, str(Path(scratch, "out")), cluster=cluster, **changes)
         before, started = resource.getrusage(resource.RUSAGE_SELF), perf_counter()
         first = _when_there(Path(scratch, "out", "_retok", "receipts"), interrupt=stop_at_first)

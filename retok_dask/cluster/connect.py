@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from distributed import Client, get_client
 
 from retok_dask.cluster.local import quiet, starting_cluster
+from retok_dask.cluster.resources import oversubscription
 from retok_dask.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ class Connection:
         if self._given is None and not self._address and self._starting is None:
             self._stack.enter_context(stop_on_sigterm())
             self._starting = self._stack.enter_context(starting_cluster(self._recipe, self._workers))
+
+    @property
+    def crowded(self) -> str:
+        """What is to be said of a cluster of ours that has more processes than cores; else empty."""
+        ours = self._given is None and not self._address
+        return oversubscription(self._workers or self._recipe.cluster.workers or 1) if ours else ""
 
     def client(self) -> Client:
         """The client, connected.

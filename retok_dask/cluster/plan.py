@@ -15,7 +15,7 @@ from dask.utils import format_bytes
 from retok_dask.cluster.connect import open_address
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.progress import duration, short
-from retok_dask.cluster.resources import usable_cores, usable_memory
+from retok_dask.cluster.resources import oversubscription, usable_cores, usable_memory
 from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale
 from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.datasets.writer import ParquetSink
@@ -239,7 +239,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     tokenizer, template = load_models(recipe, date)
     doing("listing the input")
     listing = list_inputs(recipe)
-    workers, limit = _workers(recipe, client, scheduler)
+    workers, limit, at_once = _workers(recipe, client, scheduler)
     datasets, talks = [], []
     for spec in counted(recipe.datasets, len(recipe.datasets), "data sets sampled"):
         planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template)
@@ -248,12 +248,13 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     needed = _needed(recipe, max((data.largest_record for data in datasets), default=0))
     if limit and needed > 0.95 * limit:
         raise ClusterError(_too_small(recipe, needed, limit, datasets))
-    busy = min(workers, max(1, sum(data.units for data in datasets)))
+    busy = min(at_once, max(1, sum(data.units for data in datasets)))
     seconds = sum(data.seconds for data in datasets) / busy
     doing("auditing the chat template on the sample")
     audit = _audit(template, talks, tokenizer)
     settings = switches(tokenizer, recipe.tokenizer, recipe.storage)
-    return Plan(datasets, workers, limit, needed, seconds, audit, list(map(str, listing.notes)), settings)
+    notes = [*map(str, listing.notes), *([oversubscription(workers)] if at_once < workers else [])]
+    return Plan(datasets, workers, limit, needed, seconds, audit, notes, settings)
 
 
 def _plan_dataset(
@@ -343,22 +344,24 @@ def _audit(template: ChatTemplate | None, conversations: list[Conversation], tok
     return audit(template, conversations, tokenizer=tokenizer)
 
 
-def _workers(recipe: Recipe, client: Client | None, scheduler: str | None) -> tuple[int, int]:
-    """Worker processes, and the memory limit of the smallest."""
+def _workers(recipe: Recipe, client: Client | None, scheduler: str | None) -> tuple[int, int, int]:
+    """Worker processes, the memory limit of the smallest, and how many can be at work at the same time."""
     address = scheduler or recipe.cluster.scheduler
     if client is not None:
         return _ask(client)
     if address:
         with open_address(address) as found:
             return _ask(found)
-    count = recipe.cluster.workers or usable_cores()
-    return count, recipe.cluster.worker_memory or int(usable_memory() * 0.9 / count)
+    cores = usable_cores()
+    count = recipe.cluster.workers or cores
+    return count, recipe.cluster.worker_memory or int(usable_memory() * 0.9 / count), min(count, cores)
 
 
-def _ask(client: Client) -> tuple[int, int]:
+def _ask(client: Client) -> tuple[int, int, int]:
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [int(worker["memory_limit"]) for worker in workers if worker.get("memory_limit")]
-    return sum(worker["nthreads"] for worker in workers) or 1, min(limits, default=0)
+    count = sum(worker["nthreads"] for worker in workers) or 1
+    return count, min(limits, default=0), count
 
 
 def _needed(recipe: Recipe, largest_record: int) -> int:

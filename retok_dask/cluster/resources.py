@@ -34,6 +34,18 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
     return max(1, int(min([float(affinity), *quotas])))
 
 
+def oversubscription(workers: int) -> str:
+    """What it means to have more one-thread worker processes here than cores; empty where there are no more."""
+    cores = usable_cores()
+    if workers <= cores:
+        return ""
+    return (
+        f"{workers} worker processes, but cores that may be used here: {cores}; the processes take turns, and each "
+        "starts, loads the tokenizer and keeps it in memory for itself, so the run takes longer the more there are; "
+        f"leave cluster.workers out, or set it to {cores}"
+    )
+
+
 def usable_memory(cgroup: Path = _CGROUP) -> int:
     """Bytes of memory that this process and its children may use together."""
     limits = [limit for folder in _own_groups(cgroup) if (limit := _memory_limit(folder)) is not None]

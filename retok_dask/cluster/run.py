@@ -140,6 +140,8 @@ class _Session:
         with contextlib.closing(connection):
             found = None
             if self.prepared.todo:
+                if connection.crowded:
+                    self.display.say(connection.crowded)
                 # before anything is written: a cluster that does not answer leaves no trace
                 doing("connecting to the cluster")
                 found = connection.client()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 
 import pytest
@@ -225,6 +226,30 @@ def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
     assert json.loads(json.dumps(planned.to_dict(), default=str))["total"]["files"] == 4
     assert "tokens in about" in planned.to_text()
     assert 'style="--part:' in planned._repr_html_(), "the trained share has its bar"
+
+
+@pytest.fixture
+def one_core():
+    """This thread, and what it starts, on one core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def test_more_workers_than_cores_are_said_and_promise_no_speed(make_recipe, tmp_path, one_core, capsys):
+    data = write_data(tmp_path / "in", files=4, records=20)
+    recipe = make_recipe(data, cluster={"workers": 2, "dashboard": None})
+    said = "2 worker processes, but cores that may be used here: 1"
+    planned = plan(recipe)
+    assert planned.workers == 2
+    assert any(note.startswith(said) for note in planned.notes)
+    assert planned.seconds == pytest.approx(sum(data.seconds for data in planned.datasets))
+    assert not plan(make_recipe(data, cluster={"workers": 1})).notes
+    from retok_dask.cluster import run
+
+    run(recipe, progress="lines")
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_plan_shows_what_history_costs(make_recipe, tmp_path):
