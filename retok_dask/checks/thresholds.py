@@ -73,7 +73,8 @@ def user_thresholds(recipe: Recipe, manifest: Manifest) -> Check:
             if value < bound if side == "min" else value > bound:
                 relation = "less" if side == "min" else "more"
                 problems.append(f"{name} of {scope} is {value:.6g}, {relation} than {bound:g}")
-    return verdict("thresholds", problems, f"{len(recipe.checks)} of the recipe hold", numbers)
+    held = f"{len(recipe.checks)} of the recipe, all hold" if recipe.checks else "the recipe sets none (checks:)"
+    return verdict("thresholds", problems, held, numbers)
 
 
 def reject_share(recipe: Recipe, manifest: Manifest) -> Check:
