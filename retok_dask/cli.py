@@ -15,12 +15,15 @@ import orjson
 import typer
 
 from retok_dask.doing import Onlooker, doing, heard_by
-from retok_dask.errors import OutputError, RetokError
+from retok_dask.errors import RetokError
 from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedReader
+
+SIGNALLED = (130, 143)
+"""Exit codes after Ctrl-C and SIGTERM."""
 
 app = typer.Typer(
     name="retok",
@@ -37,6 +40,12 @@ TokenizerPath = Annotated[
     str, typer.Option("--tokenizer", "-t", help="Hub id, folder, tokenizer.json, or a recipe that names one.")
 ]
 TemplatePath = Annotated[str | None, typer.Option("--template", help="A file with the chat template.")]
+OneDataset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Which data set of a recipe of several; default: the one with INPUT, else the first."
+    ),
+]
 Output = Annotated[str, typer.Argument(help="A folder written by a run.", show_default=False)]
 
 
@@ -49,9 +58,10 @@ def main() -> None:
     except RetokError as error:
         typer.echo(f"retok: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("retok: stopped; what is committed stays, and the same command goes on from there", err=True)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code in SIGNALLED:  # typer makes the first of Ctrl-C, and says nothing
+            typer.echo("retok: stopped; what is committed stays, and the same command goes on from there", err=True)
+        raise
 
 
 def emit(result: Any, *, as_json: bool) -> None:
@@ -101,18 +111,16 @@ def run(
 @app.command()
 def status(
     outputs: Annotated[list[str], typer.Argument(help="Folders written by runs.", show_default=False)],
-    watch: Annotated[bool, typer.Option(help="Show it again every few seconds.")] = False,
+    watch: Annotated[bool, typer.Option(help="Show it again every few seconds, until all runs are over.")] = False,
     json: Json = False,
 ) -> None:
     """Every data set of one or more runs at a glance, also while another process runs them."""
     from retok_dask.cluster import status as read_status
     from retok_dask.cluster import watch_status
 
-    if watch:
-        watch_status(*outputs)
-        return
-    found = read_status(*outputs)
+    found = watch_status(*outputs) if watch else read_status(*outputs)
     emit(found, as_json=json)
+    raise typer.Exit(1 if found.missing else 0)
 
 
 @app.command()
@@ -150,16 +158,22 @@ def show(
     place: Annotated[str, typer.Argument(help="A folder written by a run, or an input file with --tokenizer.")],
     row: Annotated[int, typer.Option(help="Which row, from 0.")] = 0,
     sample: Annotated[str | None, typer.Option(help="Which sample, by id.")] = None,
-    tokenizer: Annotated[str | None, typer.Option("--tokenizer", "-t")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", "-t", help="For an input file: what encodes it, also a recipe that names one."),
+    ] = None,
     template: TemplatePath = None,
+    dataset: OneDataset = None,
     html: Annotated[Path | None, typer.Option(help="Write a page instead of colouring the terminal.")] = None,
     json: Json = False,
 ) -> None:
     """One conversation, its tokens coloured by kind and mask."""
     from retok_dask.single import find_sample
     from retok_dask.views import sample_page, show_text
+    from retok_dask.views.places import require_places
 
-    found = find_sample(place, row=row, sample=sample, tokenizer=tokenizer, template=template)
+    require_places(html)
+    found = find_sample(place, row=row, sample=sample, tokenizer=tokenizer, template=template, dataset=dataset)
     doing("")
     if json:
         typer.echo(orjson.dumps(found.sample, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode())
@@ -175,14 +189,17 @@ def audit(
     data: Annotated[str | None, typer.Argument(metavar="INPUT", help="Conversations to audit it on.")] = None,
     tokenizer: TokenizerPath = "",
     template: TemplatePath = None,
+    dataset: OneDataset = None,
     html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
     json: Json = False,
 ) -> None:
     """What the chat template does to the data: drops, date, header, stop, roles."""
     from retok_dask.single import audit_input
     from retok_dask.views import audit_page
+    from retok_dask.views.places import require_places
 
-    found = audit_input(data, tokenizer=tokenizer, template=template)
+    require_places(html)
+    found = audit_input(data, tokenizer=tokenizer, template=template, dataset=dataset)
     if html is not None:
         html.write_text(audit_page(found.to_dict()), encoding="utf-8")
         typer.echo(f"wrote {html}")
@@ -194,8 +211,11 @@ def audit(
 def encode(
     tokenizer: TokenizerPath = "",
     template: TemplatePath = None,
-    mask: Annotated[str, typer.Option(help="Mask policy.")] = "assistant",
-    mode: Annotated[str, typer.Option(help="chat, text, tokens or prompts.")] = "chat",
+    mask: Annotated[str | None, typer.Option(help="Mask policy; default: the recipe's, else assistant.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="chat, text, tokens or prompts; default: the recipe's, else chat.")
+    ] = None,
+    dataset: OneDataset = None,
     json: Json = False,  # noqa: ARG001  the output is JSON lines either way
 ) -> None:
     """JSONL on standard input to JSONL with ids, mask and segments on standard output; no cluster."""
@@ -208,6 +228,7 @@ def encode(
         template=template,
         mask=mask,
         mode=mode,
+        dataset=dataset,
     )
     raise typer.Exit(1 if rejected else 0)
 
@@ -226,7 +247,9 @@ def compare(
 ) -> None:
     """Two tokenizers on the same texts, or two runs: lengths, ids changed, vocabulary, cost."""
     from retok_dask.compare import compare_places
+    from retok_dask.views.places import require_places
 
+    require_places(html, plot)
     found = compare_places(first, second, data, mode=mode, records=records or None, context=context)
     if html is not None:
         html.write_text(found.to_page(), encoding="utf-8")
@@ -300,30 +323,17 @@ def mix(
     json: Json = False,
 ) -> None:
     """One order over the rows of runs, by weights; a small index, no token is copied."""
-    from retok_dask.datasets import mix_runs
+    from retok_dask.datasets import mix_runs, named_weights
 
     found = mix_runs(
         outputs,
-        _named_numbers(weights) if weights is not None else None,
+        named_weights(weights) if weights is not None else None,
         temperature=temperature,
         epochs=epochs,
         seed=seed,
         to=to,
     )
     emit(found, as_json=json)
-
-
-def _named_numbers(text: str) -> dict[str, float]:
-    """``a=1,b=2.5`` as a dict."""
-    found = {}
-    for part in text.split(","):
-        name, _, number = part.rpartition("=")
-        try:
-            found[name.strip()] = float(number)
-        except ValueError:
-            msg = f"{part!r} is no weight; write NAME=NUMBER, several with commas between"
-            raise OutputError(msg) from None
-    return found
 
 
 @app.command()

@@ -87,12 +87,19 @@ class ValidationFailed(RetokError, RuntimeError):
     """A written run breaks its contract."""
 
 
+NAMES = 30
+"""Legal names that a message lists."""
+
+
 def did_you_mean(name: str, legal: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest legal name, or the whole list.
+    """Return `` Did you mean 'x'?`` for the nearest legal name, or the list, its first names where it is long.
 
     >>> did_you_mean("outptu", ["output", "mask"])
     " Did you mean 'output'?"
     """
     names = sorted(legal)
     near = get_close_matches(name, names, n=1)
-    return f" Did you mean {near[0]!r}?" if near else f" Legal names: {', '.join(names)}."
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    more = f" and {len(names) - NAMES:,} more" if len(names) > NAMES else ""
+    return f" Legal names: {', '.join(names[:NAMES])}{more}."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -59,6 +61,7 @@ class Pipeline:
         mask: str | None = None,
         mode: str | None = None,
         data: str | None = None,
+        dataset: str | None = None,
     ) -> Pipeline:
         """Make a pipeline from what a command line names.
 
@@ -67,23 +70,27 @@ class Pipeline:
                 a recipe (``.yaml``) whose tokenizer, template and mask are used.
             template: a file with the chat template, in place of the tokenizer's own.
             mask: a policy in place of ``assistant`` or the recipe's.
-            mode: ``chat``, ``text``, ``tokens`` or ``prompts``.
+            mode: ``chat``, ``text``, ``tokens`` or ``prompts``, in place of ``chat`` or the recipe's.
             data: an input in place of the recipe's.
+            dataset: which of a recipe's data sets says how records are read;
+                None for the one whose input holds `data`, else the first.
 
         Raises:
-            RecipeError: there is no tokenizer, or a value is impossible.
+            RecipeError: there is no tokenizer or data set, or a value is impossible.
         """
         if not tokenizer:
             msg = "no tokenizer; name one with --tokenizer: a hub id, a folder, a tokenizer.json, or a recipe"
             raise RecipeError(msg)
         if tokenizer.endswith((".yaml", ".yml")):
-            given = Recipe.load(tokenizer).model_dump(mode="json", exclude_unset=True)
+            recipe = Recipe.load(tokenizer)
+            given = recipe.model_dump(mode="json", exclude_unset=True)
         else:
             given = {"tokenizer": tokenizer, "output": "-", "datasets": [{"input": "-"}]}
-        dataset = dict(given["datasets"][0])
-        dataset |= {name: value for name, value in (("input", data), ("mode", mode)) if value is not None}
+            recipe = Recipe.from_dict(given, source="command line")
+        spec = dict(given["datasets"][_chosen(recipe, dataset, data)])
+        spec |= {name: value for name, value in (("input", data), ("mode", mode)) if value is not None}
         changes = {name: value for name, value in (("template", template), ("mask", mask)) if value is not None}
-        return cls(Recipe.from_dict(given | changes | {"datasets": [dataset]}, source="command line"))
+        return cls(Recipe.from_dict(given | changes | {"datasets": [spec]}, source="command line"))
 
     @property
     def dataset(self) -> DatasetSpec:
@@ -157,6 +164,30 @@ class Pipeline:
         return rows
 
 
+def _chosen(recipe: Recipe, name: str | None, data: str | None) -> int:
+    """Which data set of a recipe says how records are read: the one named, the one that holds an input, the first."""
+    names = [spec.name for spec in recipe.datasets]
+    if name is not None:
+        if name not in names:
+            msg = f"there is no data set {name!r}.{did_you_mean(name, names)}"
+            raise RecipeError(msg)
+        return names.index(name)
+    holding = (number for number, spec in enumerate(recipe.datasets) if data is not None and _holds(spec, data))
+    return next(holding, 0)
+
+
+def _holds(spec: DatasetSpec, data: str) -> bool:
+    """Whether a data set's input names a place, as far as the names say."""
+    place = _full(data)
+    patterns = map(_full, [spec.input] if isinstance(spec.input, str) else spec.input)
+    return any(fnmatch(place, pattern) or place.startswith(f"{pattern}/") for pattern in patterns)
+
+
+def _full(place: str) -> str:
+    local = place.removeprefix("file://")
+    return place if "://" in local else str(Path(local).absolute())
+
+
 @dataclass(frozen=True)
 class FoundSample:
     """A sample and the tokenizer that made it; draws itself in a notebook.
@@ -188,6 +219,7 @@ def find_sample(
     sample: str | None = None,
     tokenizer: str | None = None,
     template: str | None = None,
+    dataset: str | None = None,
 ) -> FoundSample:
     """One sample of a written run, or of an input file encoded on the spot.
 
@@ -195,7 +227,7 @@ def find_sample(
         place: a folder written by a run, or an input file or glob.
         row: which one, from 0, where `sample` does not say.
         sample: a sample id.
-        tokenizer, template: as in :meth:`Pipeline.open`; needed for an input file.
+        tokenizer, template, dataset: as in :meth:`Pipeline.open`; a tokenizer is needed for an input file.
 
     Raises:
         InputError: there is no such row.
@@ -203,7 +235,7 @@ def find_sample(
     """
     if tokenizer is None:
         return _written_sample(place, row, sample)
-    pipeline = Pipeline.open(tokenizer, template=template, data=place)
+    pipeline = Pipeline.open(tokenizer, template=template, data=place, dataset=dataset)
     units = pipeline.recipe.units.model_dump(exclude_unset=True) | {"batch_bytes": LOOK_BYTES}
     pipeline = replace(pipeline, recipe=pipeline.recipe.with_changes(units=units))
     rows = (found for batch in pipeline.process(pipeline.records()) for found in rows_of(batch.samples))
@@ -240,24 +272,24 @@ def _written_sample(place: str, row: int, sample: str | None) -> FoundSample:
 def _row_of(data: Any, sample: str) -> int:
     names = data.select(["sample_id"]).to_arrow().column("sample_id").to_pylist()
     if sample not in names:
-        msg = f"no sample {sample!r}.{did_you_mean(sample, names[:10000])}"
+        msg = f"no sample {sample!r}.{did_you_mean(sample, names)}"
         raise InputError(msg)
     return int(names.index(sample))
 
 
-def audit_input(data: str | None, *, tokenizer: str, template: str | None = None) -> Audit:
+def audit_input(data: str | None, *, tokenizer: str, template: str | None = None, dataset: str | None = None) -> Audit:
     """What a chat template does, and to how many of the first records of an input.
 
     Args:
         data: an input file or glob, or None to look at the template alone.
-        tokenizer, template: as in :meth:`Pipeline.open`.
+        tokenizer, template, dataset: as in :meth:`Pipeline.open`.
 
     Raises:
         TemplateError: there is no template, or it does not compile.
     """
     from retok_dask.templates import audit  # noqa: PLC0415
 
-    pipeline = Pipeline.open(tokenizer, template=template, data=data)
+    pipeline = Pipeline.open(tokenizer, template=template, data=data, dataset=dataset)
     found = islice(pipeline.items(), AUDIT_RECORDS) if data is not None else iter(())
     talks = [item for item in found if isinstance(item, Conversation)]
     result = audit(pipeline.template, talks, tokenizer=pipeline.tokenizer)
@@ -273,6 +305,7 @@ def encode_stream(
     template: str | None = None,
     mask: str | None = None,
     mode: str | None = None,
+    dataset: str | None = None,
 ) -> int:
     """JSON lines in, JSON lines with ids, mask and segments out; returns how many records were left out.
 
@@ -280,7 +313,7 @@ def encode_stream(
     ``detail`` in place of ids, so that nothing goes missing in silence. Each
     segment is ``[start, end, kind, message]``.
     """
-    pipeline = Pipeline.open(tokenizer, template=template, mask=mask, mode=mode)
+    pipeline = Pipeline.open(tokenizer, template=template, mask=mask, mode=mode, dataset=dataset)
     left_out = 0
     for batch in pipeline.process(read_stream(source, "-", pipeline.recipe.units.record_bytes)):
         doing("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -131,6 +132,32 @@ def test_encode_is_a_pipe(finished):
     assert done.stderr == ""
 
 
+def test_what_a_recipe_says_of_masks_and_modes_holds_in_a_pipe(finished, tmp_path):
+    """A recipe's own mask and mode, unless the command says otherwise; of several data sets the one that is meant."""
+    folder = finished[0]
+    documents = {"name": "books", "input": str(tmp_path / "books" / "*.jsonl"), "mode": "text"}
+    chats = {"name": "talks", "input": str(tmp_path / "talks.jsonl"), "fields": {"messages": "talk"}}
+    path = changed(folder, tmp_path / "g.yaml", mask="final_answer", datasets=[documents, chats])
+    thoughts = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": "why"}]
+    talk, book = json.dumps({"talk": thoughts}) + "\n", '{"text": "once"}\n'
+
+    def row(*arguments, stdin=""):
+        done = in_process(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    own = row("encode", "-t", path, "--dataset", "talks", stdin=talk)
+    other = row("encode", "-t", path, "--dataset", "talks", "--mask", "assistant", stdin=talk)
+    assert 0 < own["num_loss_tokens"] < other["num_loss_tokens"]
+    assert row("encode", "-t", path, stdin=book)["num_loss_tokens"] == 2  # the first data set, a word and its separator
+    (tmp_path / "talks.jsonl").write_text(talk)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.jsonl").write_text(book)
+    assert row("show", tmp_path / "talks.jsonl", "-t", path, "--json")["num_loss_tokens"] == own["num_loss_tokens"]
+    assert row("show", tmp_path / "books" / "a.jsonl", "-t", path, "--json")["num_tokens"] == 2
+    refused(in_process("encode", "-t", path, "--dataset", "talk", stdin=talk), "'talks'")
+
+
 def test_remask_needs_no_tokenizer(finished, tmp_path):
     folder, _, _ = finished
     done = in_process("remask", folder / "out", "--policy", "final_answer", "--to", tmp_path / "masked", "--json")
@@ -243,6 +270,70 @@ def test_folder_that_is_no_run(tmp_path):
     assert done.returncode == 1
     assert f"{tmp_path} holds no run" in done.stdout
     refused(in_process("show", tmp_path), str(tmp_path))
+
+
+def test_folders_without_a_run_are_told_apart_from_good_ones(finished, tmp_path):
+    """A mistyped folder is no success, and nothing is left there."""
+    nowhere = tmp_path / "nowhere"
+    done = in_process("status", finished[0] / "out", nowhere)
+    assert done.returncode == 1
+    assert "no run" in done.stdout
+    watched = in_process("status", "--watch", "--json", finished[0] / "out")
+    assert json.loads(watched.stdout)["finished"] is True
+    refused(in_process("report", nowhere), str(nowhere))
+    assert not nowhere.exists()
+    refused(in_process("report", finished[0] / "out", "--to", finished[0] / "recipe.yaml"), "cannot write")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "OUT", "--html", "none/page.html"], "no folder 'none'"),
+        (["audit", "-t", "RECIPE", "--html", "none/page.html"], "no folder 'none'"),
+        (["compare", "OUT", "OUT", "--html", "none/page.html"], "no folder 'none'"),
+        (["compare", "OUT", "OUT", "--plot", "plot.nix"], "png"),
+        (["compare", "OUT", "OUT", "--context", "0"], "context is 0"),
+        (["compare", "OUT", "OUT", "--records", "-1"], "records is -1"),
+        (["export", "OUT", "--to", "npy", "-o", "none", "--pack", "0"], "pack is 0"),
+        (["export", "OUT", "--to", "npy", "-o", "none", "--shards", "-2"], "shards is -2"),
+        (["vocabulary", "OUT", "--size", "0"], "0 tokens"),
+        (["rejects", "OUT", "--reason", "bad_jsn"], "'bad_json'"),
+        (["rejects", "OUT", "--dataset", "chta"], "'chat'"),
+        (["show", "OUT", "--sample", "none"], "more."),
+        (["run", "RECIPE", "--progress", "loud"], "lines"),
+        (["plan", "RECIPE", "--scheduler", "head"], "tcp://HOST:PORT"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_in_one_sentence(finished, monkeypatch, tmp_path, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    places = {"OUT": finished[0] / "out", "RECIPE": finished[0] / "recipe.yaml"}
+    done = in_process(*(places.get(word, word) for word in arguments))
+    refused(done, said)
+    assert len(done.stderr) < 1200
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_was_left_out_is_said_of_what_is_done(finished, tmp_path):
+    """No record left out by one reason, or so far, is not every record written."""
+    none = in_process("rejects", finished[0] / "out", "--dataset", "chat", "--reason", "too_long")
+    assert none.stdout == "no record was left out of chat for too_long\n"
+    shutil.copytree(finished[0] / "out", tmp_path / "half")
+    (tmp_path / "half" / "_retok" / "manifest.json").unlink()
+    for receipt in sorted((tmp_path / "half" / "_retok" / "receipts").iterdir())[1:]:
+        receipt.unlink()
+    half = in_process("rejects", tmp_path / "half")
+    assert "1 of 3 units are done" in half.stdout
+    assert "every record was written" not in half.stdout
+
+
+def test_ctrl_c_is_answered(finished, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("retok_dask.cluster.plan", interrupted)
+    done = in_process("plan", finished[0] / "recipe.yaml")
+    assert done.returncode == 130
+    assert done.stderr.startswith("retok: stopped")
 
 
 def test_help_names_every_command():

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from distributed import Client, get_client
+from distributed.comm import get_address_host_port
 
 from retok_dask.cluster.local import quiet, starting_cluster
 from retok_dask.cluster.resources import oversubscription
@@ -144,8 +145,9 @@ def open_address(address: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Cli
     """A client of a running scheduler, closed at the end; the cluster stays.
 
     Raises:
-        ClusterError: nothing answers there in time.
+        ClusterError: it is no address, or nothing answers there in time.
     """
+    _require_address(address)
     try:
         with quiet("distributed"):
             client = Client(address, timeout=timeout, set_as_default=False)
@@ -162,6 +164,17 @@ def open_address(address: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Cli
         finally:
             with contextlib.suppress(OSError, RuntimeError):
                 client.close(timeout=10)
+
+
+def _require_address(address: str) -> None:
+    """Refuse what is no address at once; the client would look for it, and stumble when it is closed."""
+    if address.startswith(("inproc://", "ucx://")):
+        return
+    try:
+        get_address_host_port(address)
+    except ValueError as error:
+        msg = f"{address!r} is no address of a Dask scheduler: {error}; write it as tcp://HOST:PORT"
+        raise ClusterError(msg) from error
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -121,6 +122,10 @@ def starting_cluster(recipe: Recipe, workers: int | None = None) -> Iterator[Cal
 def _make_cluster(count: int, memory: int, dashboard: str | None) -> LocalCluster:
     if dashboard is not None and dashboard.startswith(":"):
         dashboard = f"127.0.0.1{dashboard}"
+    # a terminal sends Ctrl-C to all processes; workers, which inherit this through the cluster's own threads, leave it
+    # to the client, which closes them. What the first process needs would undo it, and is started before
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return LocalCluster(
             n_workers=count,

@@ -20,7 +20,7 @@ from retok_dask.datasets import (
     read_run,
     scan_receipts,
 )
-from retok_dask.datasets.folder import MANIFEST
+from retok_dask.datasets.folder import LISTING, MANIFEST
 from retok_dask.doing import doing
 from retok_dask.errors import UnfinishedOutput
 from retok_dask.kernel import UnitStats, load_sources
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from retok_dask.recipe import Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
-
-LISTING = "_retok/listing.json"
 
 
 @dataclass

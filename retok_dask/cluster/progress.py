@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from retok_dask.errors import did_you_mean
+from retok_dask.errors import RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from retok_dask.cluster.tracker import Snapshot
@@ -46,11 +46,11 @@ def display_for(mode: str = "auto", stream: TextIO | None = None) -> Display:
         stream: where terminal and plain displays write; standard error by default.
 
     Raises:
-        ValueError: there is no such display.
+        RecipeError: there is no such display.
     """
     if mode not in MODES:
         msg = f"{mode!r} is no way to show progress.{did_you_mean(mode, MODES)}"
-        raise ValueError(msg)
+        raise RecipeError(msg)
     stream = stream or sys.stderr
     chosen = detect(stream) if mode == "auto" else mode
     if chosen == "bar":

@@ -18,14 +18,13 @@ import yaml
 from retok_dask.cluster.models import load_models
 from retok_dask.completions import Listing, read_records
 from retok_dask.datasets import OutputFolder
+from retok_dask.datasets.folder import LISTING
 from retok_dask.errors import RetokError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-LISTING = "_retok/listing.json"
 
 
 def command(output: str, unit: str, ordinal: int) -> str:

@@ -17,7 +17,7 @@ from retok_dask.cluster.isolation import SetAside
 from retok_dask.cluster.job import EncodeJob
 from retok_dask.cluster.links import proxied
 from retok_dask.cluster.performance import keep_performance
-from retok_dask.cluster.prepare import LISTING, Prepared, prepare
+from retok_dask.cluster.prepare import Prepared, prepare
 from retok_dask.cluster.progress import Display, display_for
 from retok_dask.cluster.result import RunResult
 from retok_dask.cluster.tracker import COUNTED
@@ -31,6 +31,7 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
+from retok_dask.datasets.folder import LISTING
 from retok_dask.doing import doing, heard_by
 from retok_dask.errors import OutputLocked, RetokError, StorageError
 from retok_dask.recipe import Recipe
@@ -152,7 +153,7 @@ class _Session:
                     outcome = Outcome() if found is None else self._drive(found)
                     result = self._finish(outcome, monotonic() - started)
             except BaseException as error:
-                self._end(type(error).__name__, str(error)[:500])
+                self._end(*_stopped_by(error))
                 raise
         self._end("done" if result.exit_code == 0 else "failed", result.verdict.removeprefix("done: "))
         return result
@@ -299,3 +300,12 @@ class _Session:
         self.log.flush()
         with contextlib.suppress(Exception):
             self.display.close(self.tracker.snapshot(dashboard=self._dashboard))
+
+
+def _stopped_by(error: BaseException) -> tuple[str, str]:
+    """How a session ended that did not come to its end, and a clause on it."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "by Ctrl-C; start the same command to resume"
+    if isinstance(error, SystemExit):
+        return "stopped", "by SIGTERM; start the same command to resume"
+    return type(error).__name__, str(error)[:500]

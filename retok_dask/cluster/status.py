@@ -13,6 +13,7 @@ import orjson
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from retok_dask.cluster.events import read_events
 from retok_dask.cluster.job import small
@@ -20,7 +21,7 @@ from retok_dask.cluster.progress import duration, short
 from retok_dask.cluster.tracker import COUNTED
 from retok_dask.completions import Listing
 from retok_dask.datasets import OutputFolder, OutputLock, Receipt, read_manifest, read_run
-from retok_dask.datasets.folder import RECEIPTS
+from retok_dask.datasets.folder import LISTING, RECEIPTS
 from retok_dask.errors import OutputError, RetokError
 from retok_dask.kernel import UnitStats
 
@@ -35,7 +36,6 @@ STALLED_SECONDS = 300.0
 """A live client whose counts have not moved for so long is called stalled."""
 
 RATE_SECONDS = 120.0
-LISTING = "_retok/listing.json"
 
 NOTABLE = (
     "start",
@@ -120,6 +120,11 @@ class Status:
         """Whether all of them are finished."""
         return all(output.state == "finished" for output in self.outputs)
 
+    @property
+    def missing(self) -> bool:
+        """Whether one of the folders holds no run."""
+        return any(output.state == "no run" for output in self.outputs)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {"finished": self.finished, "outputs": [output.to_dict() for output in self.outputs]}
@@ -185,13 +190,12 @@ def status(*urls: str, storage: StorageSpec | None = None) -> Status:
 
 
 def watch_status(*urls: str, storage: StorageSpec | None = None, interval: float = 5.0) -> Status:
-    """Show :func:`status` again and again, until all runs are over or the user stops it."""
+    """Show :func:`status` on standard error again and again until all runs are over; gives the last one."""
     live_states = {"running", "stalled"}
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         while True:
             found = status(*urls, storage=storage)
-            live.update(found.to_text(), refresh=True)
+            live.update(Text(found.to_text()), refresh=True)
             if not any(output.state in live_states for output in found.outputs):
                 return found
             time.sleep(interval)
@@ -204,7 +208,7 @@ def output_status(folder: OutputFolder) -> OutputStatus:
     except (RetokError, OSError) as error:
         return OutputStatus(folder.url, "no run", f"it cannot be read: {error}")
     if run is None:
-        return OutputStatus(folder.url, "no run", "it holds no run.json")
+        return OutputStatus(folder.url, "no run", "it holds no run.json; check the path")
     events = read_events(folder)
     found = OutputStatus(folder.url, "stopped", timeline=[event for event in events if event["kind"] in NOTABLE])
     counts = Counter(event["kind"] for event in events)
@@ -343,5 +347,5 @@ def describe_event(event: dict[str, Any]) -> str:
         case "unit_failed":
             text = f"unit {event['unit']} is given up: {event['why']}"
         case _:
-            text = f"{event.get('how', kind)}: {event.get('text', '')}"
+            text = ": ".join(filter(None, (event.get("how", kind), event.get("text"))))
     return f"{clock} {text}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from retok_dask.compare.measure import compare_on_input
 from retok_dask.compare.runs import compare_written
+from retok_dask.errors import InputError
 from retok_dask.recipe import Recipe
 from retok_dask.tokenizers import Tokenizer
 
@@ -35,6 +36,10 @@ def compare_places(
     Raises:
         RetokError: as for the parts.
     """
+    for name, value in (("records", records), ("context", context)):
+        if value is not None and value < 1:
+            msg = f"{name} is {value}; it is 1 or more"
+            raise InputError(msg)
     if data is None:
         return compare_written(first, second, rows=records, context=context)
     pair = _tokenizer(first), _tokenizer(second)

@@ -10,6 +10,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dask.utils import format_bytes
+
 from retok_dask.completions import storage as st
 from retok_dask.completions.formats import SPLITTABLE, belongs_in_folder, compression_of, format_of
 from retok_dask.completions.json_files import HEAD, shape_of
@@ -98,8 +100,9 @@ def _whole_files_note(files: list[FileEntry], units: list[Unit], spec: DatasetSp
     if not whole:
         return []
     largest = max(whole, key=lambda url: sizes.get(url, 0))
-    size = sizes.get(largest, 0) / 2**20
-    return [f"{spec.name}: {len(whole)} files cannot be split and are read whole, the largest has {size:.1f} MiB"]
+    size = format_bytes(sizes.get(largest, 0))
+    files_are = "1 file cannot be split and is" if len(whole) == 1 else f"{len(whole):,} files cannot be split and are"
+    return [f"{spec.name}: {files_are} read whole, the largest has {size}"]
 
 
 def compare_listings(old: Listing, new: Listing) -> ListingChange:

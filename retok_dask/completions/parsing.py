@@ -188,7 +188,8 @@ def _why(error: json.JSONDecodeError, text: str) -> RecordRejected:
     if error.msg == "Extra data":
         what = "a second value" if text[error.pos] in "{[" else repr(text[error.pos : error.pos + 20])
         return RecordRejected(RejectReason.bad_json, f"{what} after the record at byte {place}; one record a line")
-    return RecordRejected(RejectReason.bad_json, f"{error.msg} at byte {place} of the record")
+    what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+    return RecordRejected(RejectReason.bad_json, f"{what} at byte {place} of the record")
 
 
 def _without_lone_surrogates(value: Any, mend: Collection[str], counts: dict[str, int]) -> Any:

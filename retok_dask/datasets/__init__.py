@@ -16,7 +16,7 @@ from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.lock import LockInfo, OutputLock
 from retok_dask.datasets.manifest import Manifest, UnitEntry, build_manifest, read_manifest, write_manifest
 from retok_dask.datasets.mixing import Mixture, mix
-from retok_dask.datasets.mixture_file import MixedRuns, mix_runs, open_mixture, write_mixture
+from retok_dask.datasets.mixture_file import MixedRuns, mix_runs, named_weights, open_mixture, write_mixture
 from retok_dask.datasets.reader import RowIterator, TokenDataset, open_dataset
 from retok_dask.datasets.receipts import (
     FileRecord,
@@ -64,6 +64,7 @@ __all__ = [
     "library_versions",
     "mix",
     "mix_runs",
+    "named_weights",
     "open_dataset",
     "open_mixture",
     "read_fingerprint",

@@ -116,10 +116,14 @@ def export(
 
     Raises:
         UnfinishedOutput: the run has not finished.
-        OutputError: there is no such format, or it cannot hold packed rows.
+        OutputError: there is no such format, it cannot hold packed rows, or a number is impossible.
         FingerprintMismatch: the folder holds another export.
     """
     spec = exit_named(to)
+    for name, value in (("pack", pack), ("shards", shards)):
+        if value is not None and value < 1:
+            msg = f"{name} is {value}; it is 1 or more, or left out"
+            raise OutputError(msg)
     if pack is not None and not spec.packs:
         msg = f"format {to!r} has no place for document boundaries, so rows cannot be packed for it; leave pack out"
         raise OutputError(msg)

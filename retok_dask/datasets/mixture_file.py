@@ -156,3 +156,20 @@ def _place(file: str, storage: StorageSpec | None) -> tuple[OutputFolder, str]:
         msg = f"{file!r} names a folder; give a file, such as mixture.parquet"
         raise OutputError(msg)
     return OutputFolder(parent or ("/" if file.startswith("/") else "."), storage, temporary="."), name
+
+
+def named_weights(text: str) -> dict[str, float]:
+    """``a=1,b=2.5`` as a dict.
+
+    Raises:
+        OutputError: it is not of that form.
+    """
+    found = {}
+    for part in text.split(","):
+        name, _, number = part.rpartition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            msg = f"{part!r} is no weight; write NAME=NUMBER, several with commas between"
+            raise OutputError(msg) from None
+    return found

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from retok_dask.completions import open_fs
-from retok_dask.datasets.folder import OutputFolder
+from retok_dask.datasets.folder import LISTING, MANIFEST, RECIPE, RUN, OutputFolder
 from retok_dask.datasets.receipts import read_receipts
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, did_you_mean
+from retok_dask.recipe import Recipe
 from retok_dask.schema import REJECT_SCHEMA
+from retok_dask.types import FilterReason, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from retok_dask.datasets.receipts import Receipt
     from retok_dask.recipe import StorageSpec
 
 EXAMPLES = 3
@@ -37,12 +41,17 @@ class RejectSummary:
         written: lines written for repair.
         cut: records of those reasons whose stored bytes are not whole, and
             which the source files alone can give.
+        units, committed: units of the run, and those of them that were looked at: the others are not done yet.
+        chosen: what was asked for, in words; empty for everything.
     """
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     written: int = 0
     cut: int = 0
+    units: int = 0
+    committed: int = 0
+    chosen: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -55,7 +64,7 @@ class RejectSummary:
     def to_text(self) -> str:
         """A table and examples for a terminal."""
         if not self.counts:
-            return "every record was written"
+            return self._nothing()
         rows = [(*key, f"{number:,}") for key, number in sorted(self.counts.items())]
         head = ("data set", "outcome", "reason", "records")
         widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
@@ -66,7 +75,17 @@ class RejectSummary:
             ]
         if self.written or self.cut:
             lines.append(f"{self.written:,} lines written for repair, {self.cut:,} left out because they are not whole")
+        if self.committed < self.units:
+            lines.append(self._so_far())
         return "\n".join(line.rstrip() for line in lines)
+
+    def _nothing(self) -> str:
+        if self.committed < self.units:
+            return f"no record was left out so far{self.chosen}; {self._so_far()}"
+        return f"no record was left out{self.chosen}" if self.chosen else "every record was written"
+
+    def _so_far(self) -> str:
+        return f"{self.committed:,} of {self.units:,} units are done"
 
 
 def rejects(
@@ -92,14 +111,18 @@ def rejects(
         storage: where S3 answers.
 
     Raises:
-        OutputError: the folder holds no run.
+        OutputError: the folder holds no run, or there is no such data set or reason.
     """
     folder = OutputFolder(url, storage)
-    if not folder.exists("_retok/run.json"):
+    if not folder.exists(RUN):
         msg = f"{url!r} holds no run of retok; check the path"
         raise OutputError(msg)
-    summary = RejectSummary()
-    rows = _rows(folder, None if datasets is None else set(datasets), None if reasons is None else set(reasons))
+    asked = _asked("data set", datasets, _dataset_names(folder)), _asked("reason", reasons, _REASONS)
+    receipts = read_receipts(folder, verify="size")
+    summary = RejectSummary(units=_count_units(folder, len(receipts)), committed=len(receipts))
+    named = [f"{what} {', '.join(sorted(names))}" for what, names in zip(("of", "for"), asked, strict=True) if names]
+    summary.chosen = "".join(f" {part}" for part in named)
+    rows = _rows(folder, receipts.values(), *asked)
     if to is None:
         for dataset, row in rows:
             _count(summary, dataset, row)
@@ -118,10 +141,35 @@ def rejects(
     return summary
 
 
+_REASONS = [*map(str, RejectReason), *map(str, FilterReason)]
+
+
+def _asked(what: str, names: Iterable[str] | None, legal: Sequence[str]) -> set[str] | None:
+    """The names that were asked for; None for all."""
+    if names is None:
+        return None
+    for name in (asked := set(names)):
+        if name not in legal:
+            msg = f"there is no {what} {name!r}.{did_you_mean(name, legal)}"
+            raise OutputError(msg)
+    return asked
+
+
+def _dataset_names(folder: OutputFolder) -> list[str]:
+    recipe = Recipe.from_dict(yaml.safe_load(folder.read_bytes(RECIPE)), source=folder.url_of(RECIPE))
+    return [spec.name for spec in recipe.datasets]
+
+
+def _count_units(folder: OutputFolder, committed: int) -> int:
+    """Units of the run; a finished one has as many as are committed."""
+    listing = None if folder.exists(MANIFEST) else folder.read_json(LISTING)
+    return committed if listing is None else len(listing["units"])
+
+
 def _rows(
-    folder: OutputFolder, datasets: set[str] | None, reasons: set[str] | None
+    folder: OutputFolder, receipts: Iterable[Receipt], datasets: set[str] | None, reasons: set[str] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for receipt in read_receipts(folder, verify="size").values():
+    for receipt in receipts:
         record = receipt.output("rejects")
         if record is None or (datasets is not None and receipt.dataset not in datasets):
             continue

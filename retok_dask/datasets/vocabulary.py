@@ -171,7 +171,7 @@ def draft_vocabulary(
         OutputError: the sizes do not fit.
     """
     used = counts.trained if trained else counts.count
-    if not len(always) <= size <= vocab_size or len(used) > vocab_size:
+    if not max(1, len(always)) <= size <= vocab_size or len(used) > vocab_size:
         msg = f"a draft vocabulary of {size} tokens ({len(always)} always) does not fit a vocabulary of {vocab_size}"
         raise OutputError(msg)
     frequency = np.zeros(vocab_size, np.int64)

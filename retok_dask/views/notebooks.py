@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from retok_dask.doing import doing
-from retok_dask.errors import RecipeError, did_you_mean
+from retok_dask.errors import OutputError, RecipeError, did_you_mean
 from retok_dask.views.parameters import check_parameters, declared_parameters
 from retok_dask.views.summary import Summary, cell
 from retok_dask.views.text import harmless, one_line
@@ -160,19 +160,17 @@ def run_notebook(
 
     Raises:
         RecipeError: no such notebook, an unknown parameter, or a value of
-            another type. What goes wrong later is in the result.
+            another type.
+        OutputError: nothing can be written to the folder. What goes wrong later is in the result.
     """
     import nbformat  # noqa: PLC0415
 
     source = find_notebook(name)
     declared = declared_parameters(nbformat.read(source, as_version=4), source.name)
     effective = check_parameters(declared, parameters or {})
-    folder = Path(to)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{stem or source.stem}.ipynb"
+    target = Path(to) / f"{stem or source.stem}.ipynb"
     page = target.with_suffix(".html")
-    for old in (target, page):
-        old.unlink(missing_ok=True)
+    _clear(target, page)
     doing(f"executing {source.name}")
     problem = _execute(source, target, effective, cell_seconds)
     notebook = nbformat.read(target if target.exists() else source, as_version=4)
@@ -188,6 +186,19 @@ def run_notebook(
     nbformat.write(notebook, target)
     page.write_text(to_html(notebook, title=target.stem, code=code), encoding="utf-8")
     return run
+
+
+def _clear(*files: Path) -> None:
+    """Make the folder of some files to write, and leave none of an earlier run there."""
+    try:
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.unlink(missing_ok=True)
+            file.touch()
+            file.unlink()
+    except OSError as error:
+        msg = f"cannot write {str(file)!r}: {error.strerror}; name a folder that can be written to"
+        raise OutputError(msg) from error
 
 
 def _execute(source: Path, target: Path, parameters: dict[str, Any], cell_seconds: int | None) -> str:

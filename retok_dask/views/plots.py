@@ -11,8 +11,10 @@ import base64
 import io
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.errors import OutputError, did_you_mean
 from retok_dask.views.palette import shade
 from retok_dask.views.summary import Summary, Table, cell, percent, table
 
@@ -66,7 +68,12 @@ class Plot:
         return out.getvalue()
 
     def save(self, path: str) -> None:
-        """Write the figure to a file; its ending says the format (png, pdf, svg)."""
+        """Write the figure to a file; its ending says the format (png, pdf, svg).
+
+        Raises:
+            OutputError: there is no such format.
+        """
+        require_format(path)
         self.figure.savefig(path, dpi=200, facecolor="white")
 
     def _repr_html_(self) -> str:
@@ -80,6 +87,21 @@ class Plot:
         return Summary(self.title, tables=[self.table]).to_text()
 
     __repr__ = __str__
+
+
+def require_format(path: str | Path) -> None:
+    """Refuse a file whose ending names no format that a plot can be written in.
+
+    Raises:
+        OutputError: it does not.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415  likewise
+
+    legal = FigureCanvasBase.get_supported_filetypes()
+    ending = Path(path).suffix.removeprefix(".").lower()
+    if ending not in legal:
+        msg = f"cannot draw into {str(path)!r}: its ending names no format.{did_you_mean(ending, legal)}"
+        raise OutputError(msg)
 
 
 def canvas(title: str, *, height: float = 2.9) -> tuple[Figure, Axes]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.datasets import OutputFolder
+from retok_dask.datasets import OutputFolder, read_run
+from retok_dask.errors import OutputError
 from retok_dask.views.notebooks import NotebookRun, run_notebook
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ def report(
 
     Raises:
         RecipeError: an unknown parameter, or one of another type.
+        OutputError: the folder holds no run, or the report cannot be written.
     """
+    if read_run(OutputFolder(url)) is None:
+        msg = f"{url!r} holds no run of retok; check the path"
+        raise OutputError(msg)
     place = OutputFolder(to or f"{url.rstrip('/')}/report")
     asked = {"output": url, **(parameters or {})}
     if place.is_local:

@@ -187,19 +187,23 @@ def test_no_worker_outlives_its_client(tmp_path, how):
     # a shell's background jobs, such as these tests may be, are born deaf to it
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     path = script(tmp_path, body=body, before=listen)
-    child = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     workers: list[psutil.Process] = []
     for line in child.stdout:
         if line.startswith("pids"):
             workers = [psutil.Process(int(pid)) for pid in line.split()[1:]]
             break
     assert len(workers) == 2
-    if isinstance(how, signal.Signals):
+    if how is signal.SIGINT:  # as a terminal does: to every process of the group
+        os.killpg(child.pid, how)
+    elif isinstance(how, signal.Signals):
         child.send_signal(how)
     code = child.wait(timeout=40)
-    child.stdout.close()
-    child.stderr.close()
+    _, said = child.communicate(timeout=20)
     assert code != 0
+    assert "Worker" not in said
     if how is signal.SIGTERM:
         assert code == 128 + signal.SIGTERM
     _, alive = psutil.wait_procs(workers, timeout=20)

@@ -111,7 +111,7 @@ def test_a_compressed_file_is_one_unit_and_the_listing_says_so(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(ONE * 1000, 0))
     listing = list_inputs(recipe_for(tmp_path / "*.gz", units={"bytes": 100}))
     assert len(listing.units) == 1
-    assert "1 files cannot be split" in listing.notes[0]
+    assert "1 file cannot be split and is read whole" in listing.notes[0]
 
 
 def test_a_mark_in_a_compressed_file_is_skipped(tmp_path):
