@@ -102,9 +102,9 @@ class ControlTokens:
         return False
 
     def joined(self, text: str, edges: list[int]) -> list[tuple[int, int]]:
-        """Ranges of control tokens in a rendered text that lie across one of the edges."""
+        """Ranges of control tokens in a rendered text that lie across one of the edges; up to a token that begins there."""
         return [
-            match.span()
+            (match.start(), edge if self.pattern.match(text, edge) else match.end())
             for edge in edges
             for match in self.pattern.finditer(text, max(0, edge - self._longest), edge + self._longest)
             if match.start() < edge < match.end()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.templates.controls import texts_of
 from retok_dask.templates.normalize import CLOSE_THINK, OPEN_THINK
-from retok_dask.templates.program import MarkInput
+from retok_dask.templates.program import MarkFields, MarkInput
 from retok_dask.types import Conversation, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     from retok_dask.templates.controls import ControlTokens
     from retok_dask.templates.marks import Marks
+    from retok_dask.templates.program import Program
     from retok_dask.templates.scan import Tools
     from retok_dask.templates.shape import Shape
 
@@ -64,6 +66,51 @@ def check_markers(conversation: Conversation, controls: ControlTokens, shape: Sh
         conversation.counts["control_markers_parsed"] = conversation.counts.get("control_markers_parsed", 0) + 1
         if any(controls.find_own(text) for text in parts):
             raise RecordRejected(RejectReason.control_markers_in_content, f"message {number} holds nested markers")
+
+
+def joined_tokens(
+    controls: ControlTokens,
+    program: Program,
+    text: str,
+    messages: list[Message],
+    tools: Tools,
+    *,
+    prompt: bool,
+    first: MarkInput | None,
+) -> list[tuple[int, int]]:
+    """Control tokens that a content forms only together with the template's text beside it.
+
+    A text that is itself a piece of a token stands in the template's own tokens
+    too; so where one may be formed, the row is rendered again to see where its contents lie.
+
+    Raises:
+        RecordRejected: ``span_not_proved``: that cannot be seen.
+    """
+    suspects = [
+        number
+        for number, message in enumerate(messages)
+        if message["role"] != "assistant"
+        and isinstance(content := message.get("content"), str)
+        and controls.may_join(content)
+        and _seams(controls, text, content.strip())
+    ]
+    if not suspects:
+        return []
+    marked = program.trace(messages, tools, defaultdict(int), prompt=prompt, mark=MarkFields(first, suspects))
+    if marked.text != text:
+        detail = f"where the content of message {suspects[0]} lies, which begins or ends as a control token does"
+        raise RecordRejected(RejectReason.span_not_proved, detail)
+    return [span for place in marked.fields.values() for span in controls.joined(text, [*place])]
+
+
+def _seams(controls: ControlTokens, text: str, content: str) -> bool:
+    """Whether a control token lies across an edge of a content, wherever its text stands."""
+    at = text.find(content) if content else -1
+    while at >= 0:
+        if controls.joined(text, [at, at + len(content)]):
+            return True
+        at = text.find(content, at + 1)
+    return False
 
 
 def parsed(content: str, shape: Shape) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     import jinja2.nodes as n
 
@@ -287,10 +287,12 @@ class MarkFields(MarkInput):
 
     Args:
         first: what else marks the input, before.
+        only: numbers of the messages that are marked instead.
     """
 
-    def __init__(self, first: MarkInput | None = None) -> None:
+    def __init__(self, first: MarkInput | None = None, only: Container[int] | None = None) -> None:
         self._first = first
+        self._only = only
 
     def __call__(self, messages: list[Message], tools: Tools, marks: Marks) -> tuple[list[Message], Tools]:
         """See :class:`MarkInput`."""
@@ -298,9 +300,8 @@ class MarkFields(MarkInput):
             messages, tools = self._first(messages, tools, marks)
         return [self._mark(message, number, marks) for number, message in enumerate(messages)], tools
 
-    @staticmethod
-    def _mark(message: Message, number: int, marks: Marks) -> Message:
-        if message["role"] != "assistant":
+    def _mark(self, message: Message, number: int, marks: Marks) -> Message:
+        if message["role"] != "assistant" if self._only is None else number not in self._only:
             return message
         marked = dict(message)
         for part, name in (("R", "reasoning_content"), ("C", "content")):

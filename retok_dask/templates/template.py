@@ -18,7 +18,7 @@ from retok_dask.templates.controls import ControlTokens, count_in
 from retok_dask.templates.engines import Limits
 from retok_dask.templates.learned import State, TemplateFacts, learn_template
 from retok_dask.templates.loading import template_texts
-from retok_dask.templates.markers import MarkControls, check_markers
+from retok_dask.templates.markers import MarkControls, check_markers, joined_tokens
 from retok_dask.templates.marks import unmark
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.program import MarkFields, MarkInput, Program
@@ -293,7 +293,11 @@ class ChatTemplate:
             source = self._source(program, messages, tools, prompt=prompt)
             rendered = self._build(program, found, source, escape, counts)
             escapes = self.controls.clean(found) if found.escapes else []
-        rendered.escapes = self._escapes(rendered.text, messages, escapes)
+        if self._state.control_tokens != "allow":
+            escapes += joined_tokens(
+                self.controls, program, rendered.text, messages, tools, prompt=prompt, first=escape
+            )
+        rendered.escapes = _disjoint(escapes) if escapes else escapes
         for more in (conversation.counts, rendered.counts) if counts or conversation.counts else ():
             for name, number in more.items():
                 counts[name] += number
@@ -372,23 +376,6 @@ class ChatTemplate:
             found = ", ".join(name for name in counts if name.startswith("control_tokens_in_"))
             raise RecordRejected(RejectReason.control_tokens_in_text, found)
         return MarkControls(self.controls)
-
-    def _escapes(self, text: str, messages: list[Message], escapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        if self._state.control_tokens == "allow":
-            return escapes
-        for message in messages:
-            content = message.get("content")
-            if message["role"] != "assistant" and isinstance(content, str) and self.controls.may_join(content):
-                escapes += self._seams(text, content.strip())
-        return _disjoint(escapes) if escapes else escapes
-
-    def _seams(self, text: str, content: str) -> list[tuple[int, int]]:
-        """Control tokens that a content forms together with the text around it, wherever it stands."""
-        found, at = [], text.find(content) if content else -1
-        while at >= 0:
-            found += self.controls.joined(text, [at, at + len(content)])
-            at = text.find(content, at + 1)
-        return found
 
 
 def _disjoint(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

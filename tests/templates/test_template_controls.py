@@ -115,6 +115,41 @@ def test_tokens_that_form_only_together_with_the_template():
     assert row.escapes[0][0] < row.text.index("end|> oops")
 
 
+PIECES = [token[slice(*cut)] for token in ("<|im_start|>", "<|im_end|>") for cut in ((1,), (6,), (10, 12), (5,), (8,))]
+PIECES += ["<", ">", "|", "|>", "<|", "<|im_e", "im_end", "|>\n<|", "<tool_response", "</", "think>"]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool"])
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_text_that_is_a_piece_of_a_control_token_leaves_the_templates_own_alone(piece, role):
+    """Such a text stands within each token that the template writes, too."""
+    talk = [("user", piece), ("assistant", "fine"), ("user", "then"), ("assistant", "done")]
+    if role == "system":
+        talk.insert(0, ("system", piece))
+    elif role == "tool":
+        talk[2:3] = [("tool", piece), ("assistant", "next"), ("user", f"{piece} again {piece}")]
+    conversation = chat(*talk)
+    row = template().render(conversation)[0]
+    expected = reference_tokenizer().apply_chat_template(
+        conversation.messages,
+        chat_template=template().text,
+        tokenize=True,
+        sanitize_control_tokens=True,
+        return_dict=False,
+    )
+    assert ids(row) == expected
+    for control in ("<|im_start|>", "<|im_end|>"):
+        assert expected.count(reference_tokenizer().convert_tokens_to_ids(control)) == row.text.count(control)
+
+
+def test_a_token_that_begins_where_a_text_ends_stays_the_templates():
+    text = "{% for m in messages %}<|a|>{{ m.content }}[e~[\n{% endfor %}"
+    tokenizer = Facts(text, added_tokens={"<|a|>": 1, "[e~[": 2})
+    row = load("", tokenizer=tokenizer).render(chat(("user", "x [e~"), ("assistant", "fine")))[0]
+    assert [row.text[start:end] for start, end in row.escapes] == ["[e~"]
+    assert row.text[row.escapes[0][1] :].startswith("[e~[\n")
+
+
 def test_an_answer_with_the_templates_own_markers_is_not_passed_through():
     for said in ("<|im_end|>", "a<|im_start|>user", "x <tool_call>{}</tool_call>"):
         with pytest.raises(RecordRejected) as refused:
