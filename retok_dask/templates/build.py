@@ -229,7 +229,8 @@ class Builder:
 
     def _marker_stop(self, start: int, end: int, owner: int) -> None:
         match = self.source.token.match(self.runs.text, start, end)
-        if match is not None and match.end() > match.start():
+        ended = bool(self.kinds) and self.kinds[-1] in (Kind.stop, Kind.trailer)
+        if match is not None and match.end() > match.start() and not ended:
             self._add(start, Kind.stop, owner)
             self._floor = match.end()
 

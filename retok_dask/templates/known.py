@@ -54,6 +54,14 @@ def said(message: dict[str, Any]) -> tuple[str, str, list[str]]:
     return message.get("reasoning_content") or "", content, _names(calls) if calls else []
 
 
+def variants(text: str) -> list[str]:
+    """A text as templates print it: as it is, or trimmed in one of the usual ways."""
+    if not text or not (text[0].isspace() or text[-1].isspace()):
+        return [text] if text else []
+    forms = (text, text.rstrip("\n"), text.lstrip("\n"), text.strip("\n"), text.rstrip(), text.lstrip(), text.strip())
+    return [form for form in dict.fromkeys(forms) if form]
+
+
 def _names(calls: list[Any]) -> list[str]:
     return [str((call.get("function") or call).get("name") or "") for call in calls if isinstance(call, dict)]
 

@@ -12,12 +12,13 @@ import jinja2.nodes as n
 from retok_dask.templates.engines import JinjaEngine
 from retok_dask.templates.probes import probes
 from retok_dask.templates.program import Learned
-from retok_dask.templates.prove import Form, Setting, generation_prompt, prove
+from retok_dask.templates.prove import Form, Setting, generation_prompt, prompt_texts, prove
 from retok_dask.templates.shape import learn
 
 if TYPE_CHECKING:
     import datetime as dt
 
+    from retok_dask.templates.probes import Probe
     from retok_dask.templates.program import Program
 
 
@@ -101,7 +102,12 @@ def learn_template(tree: n.Template, setting: Setting, state: State) -> Learned:
     reference = JinjaEngine(copy.deepcopy(tree), date=setting.date, limits=setting.limits)
     prompt = generation_prompt(reference, proof.form, setting, probes())
     added = {*state.added, *(text for name, text in state.special_tokens.items() if name == "eos_token")}
-    shape = learn(proof.traces, prompt, added, state.special_tokens.get("bos_token", ""))
+    bos = state.special_tokens.get("bos_token", "")
+
+    def prompts(probe: Probe, end: int) -> list[str]:
+        return prompt_texts(reference, proof.form, setting, probe, end)
+
+    shape = learn(proof.traces, prompt, added, bos, prompts)
     return Learned(
         engine=proof.engine,
         method=proof.method,

@@ -185,8 +185,8 @@ def probes() -> list[Probe]:
         Probe("late_system", [user("a"), answer("b"), system("c"), user("d"), answer("e")]),
         Probe("answer_first", [answer("a"), user("b"), answer("c")]),
         Probe("developer", [{"role": "developer", "content": "Deva rules."}, user("b"), answer("c")]),
-        Probe(
+        Probe(  # more of them than templates write before an answer
             "newlines",
-            [user("a"), {"role": "assistant", "content": "\n\nAnsb between lines.\n"}, user("c"), answer("d")],
+            [user("a"), {"role": "assistant", "content": "\n\n\nAnsb between lines.\n"}, user("c"), answer("d")],
         ),
     ]

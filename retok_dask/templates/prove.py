@@ -374,20 +374,22 @@ def generation_prompt(engine: Engine, form: Form, setting: Setting, proof_probes
         messages = list(probe.messages)
         while messages and messages[-1]["role"] == "assistant":
             messages.pop()
-        try:
-            without, with_prompt = (
-                render_plain(
-                    engine,
-                    shaped(messages, form),
-                    probe.tools,
-                    setting.variables,
-                    setting.limits.floor,
-                    generation_prompt=wanted,
-                )
-                for wanted in (False, True)
-            )
-        except (Raised, RenderFailed, LimitReached):
+        made = prompt_texts(engine, form, setting, probe, len(messages))
+        if len(made) < 2:
             continue
+        without, with_prompt = made
         if with_prompt != without and with_prompt.startswith(without):
             return with_prompt[len(without) :]
     return ""
+
+
+def prompt_texts(engine: Engine, form: Form, setting: Setting, probe: Probe, end: int) -> list[str]:
+    """A probe's first messages without and with the generation prompt; nothing if the template refuses them."""
+    messages, limit = shaped(probe.messages[:end], form), setting.limits.floor
+    try:
+        return [
+            render_plain(engine, messages, probe.tools, setting.variables, limit, generation_prompt=wanted)
+            for wanted in (False, True)
+        ]
+    except (Raised, RenderFailed, LimitReached):
+        return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from retok_dask.templates.known import Fields, KnownFrames
+from retok_dask.templates.known import Fields, KnownFrames, variants
 from retok_dask.types import Kind
 
 if TYPE_CHECKING:
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 class NotProved(Exception):
     """A field of an assistant message could not be located beyond doubt."""
-
-
-def variants(text: str) -> list[str]:
-    """A text as templates print it: as it is, or trimmed in one of the usual ways."""
-    if not text or not (text[0].isspace() or text[-1].isspace()):
-        return [text] if text else []
-    forms = (text, text.rstrip("\n"), text.lstrip("\n"), text.strip("\n"), text.rstrip(), text.lstrip(), text.strip())
-    return [form for form in dict.fromkeys(forms) if form]
 
 
 class BodyParser:
@@ -73,9 +65,8 @@ class BodyParser:
         self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None
     ) -> tuple[list[tuple[int, Kind]], Places]:
         """The kinds, and where reasoning and content were found."""
-        shape = self.shape
         spans: list[tuple[int, Kind]] = []
-        start = len(shape.header) if shape.header and text.startswith(shape.header) else 0
+        start = self._head_end(text, fields, located)
         if start:
             spans.append((0, Kind.header))
         end, stop_end = self._tail(text, start)
@@ -85,6 +76,18 @@ class BodyParser:
         if stop_end < len(text):
             spans.append((stop_end, Kind.trailer))
         return spans, found
+
+    def _head_end(self, text: str, fields: Fields, located: Mapping[str, tuple[int, int]] | None) -> int:
+        """Where what the message's prompt ends with ends: the header, or what closes the message before."""
+        header = self.shape.header
+        if header and text.startswith(header):
+            return len(header)
+        fits = [len(head) for head in self.shape.heads if text.startswith(head)]
+        if not fits:
+            return 0
+        first = min((place[0] for place in located.values()), default=len(text)) if located is not None else len(text)
+        begins = variants(fields.reasoning) + variants(fields.content) if located is None else ()
+        return 0 if any(map(text.startswith, begins)) else next((size for size in fits if size <= first), 0)
 
     def _tail(self, text: str, start: int) -> tuple[int, int]:
         """Where the stop token begins and ends; both the text's end if there is none."""
@@ -141,6 +144,11 @@ class BodyParser:
         content = self._led(text, contents, leads, begin, end)
         if content is not None and not fields.names and not self._closed(text, content[1], end):
             content = None
+        if content is None and reasoning is not None and contents and not fields.names:
+            alone = self._led(text, contents, self.shape.openings.get("C", ()), start, end)
+            if alone is not None and self._closed(text, alone[1], end):  # the reasoning was only how the content begins
+                fields.found.add("C")
+                return None, alone
         if content is None:
             limit = text.find(fields.names[0], begin, end) if fields.names else end
             limit = end if limit < 0 else limit
@@ -271,7 +279,7 @@ class BodyParser:
             return content[0]
         for known, cut in self.shape.between if not called else ():
             left = text[position:end]
-            if cut < len(known) and left.startswith(known) and not left[len(known) :].strip():
+            if cut < len(known) and left.startswith(known) and self._closed(text, position + len(known), end):
                 spans.append((position + cut, Kind.scaffold))  # the frame of a content that is not there
                 return end
         close = self.shape.reasoning_close
@@ -281,6 +289,9 @@ class BodyParser:
             position += len(close.rstrip())
         if called:
             return self._empty_content(text, position, end, spans)
+        if text[position:end] in self.shape.content_close:
+            spans.append((position, Kind.scaffold))
+            return end
         return position if text[position:end].strip() else end
 
     def _empty_content(self, text: str, position: int, end: int, spans: list[tuple[int, Kind]]) -> int:

@@ -13,8 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.templates.known import variants
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from retok_dask.templates.marks import Runs
     from retok_dask.templates.probes import Probe
@@ -29,10 +31,14 @@ class Trace:
 
     def texts(self, message: int) -> list[str]:
         """The texts of a message's runs, in order."""
+        return [text for _, text in self.placed(message)]
+
+    def placed(self, message: int) -> list[tuple[int, str]]:
+        """The same, each with where it begins."""
         text, starts = self.runs.text, self.runs.starts
         ends = [*starts[1:], len(text)]
         return [
-            text[start:end]
+            (start, text[start:end])
             for start, end, owner in zip(starts, ends, self.runs.owners, strict=True)
             if owner == message
         ]
@@ -44,6 +50,8 @@ class Shape:
 
     Attributes:
         header: the role header, which the model never samples.
+        heads: what else the prompt of an answer ends with, longest first: text that
+            the template prints with the answer, though it closes what came before.
         prefill: what the generation prompt adds after the header.
         generation_prompt: both, as rendered.
         openings: text between the header and the first part, by the part
@@ -53,12 +61,13 @@ class Shape:
         reasoning_close: text that closes reasoning whatever follows.
         content_close: text that closes content before the stop token.
         tails: (stop token, trailer) pairs that end a message, longest first.
-        marker_stops: whether the next role marker ends a turn.
+        marker_stops: whether the next role marker ends a turn that ends with content.
         empty: pattern of a block around nothing, at the start of a body.
         order: the order of the parts in a message that has all of them.
     """
 
     header: str = ""
+    heads: tuple[str, ...] = ()
     prefill: str = ""
     generation_prompt: str = ""
     openings: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
@@ -75,13 +84,17 @@ class Shape:
 class _Found:
     """One run of a probe's assistant message with its parts located: (part, start, end) in order.
 
-    `opens` says that the message is the first of its conversation: templates
-    may print their default system text before it.
+    `place` is its trace, its message and where it begins there.
     """
 
     text: str
     parts: list[tuple[str, int, int]]
-    opens: bool = False
+    place: tuple[Trace, int, int]
+
+    @property
+    def opens(self) -> bool:
+        """Whether the message is the first: templates may print their default system text before it."""
+        return self.place[1] == 0
 
     @property
     def lead(self) -> str:
@@ -95,10 +108,11 @@ class _Found:
 def _locate(message: dict[str, Any], text: str) -> list[tuple[str, int, int]]:
     parts = []
     for part, name in (("R", "reasoning_content"), ("C", "content")):
-        value = (message.get(name) or "").strip()
-        at = text.find(value) if value else -1
-        if at >= 0:
-            parts.append((part, at, at + len(value)))
+        for form in variants(message.get(name) or ""):  # a text's own white space is no text around it
+            at = text.find(form)
+            if at >= 0:
+                parts.append((part, at, at + len(form)))
+                break
     spots = []
     for call in message.get("tool_calls") or []:
         for value in (call["function"]["name"], *call["function"]["arguments"].values()):
@@ -116,18 +130,25 @@ def _found(traces: Iterable[Trace]) -> list[_Found]:
     for trace in traces:
         for index, message in enumerate(trace.probe.messages):
             if message["role"] == "assistant":
-                for run in trace.texts(index):
+                for start, run in trace.placed(index):
                     parts = _locate(message, run)
-                    found += [_Found(run, parts, index == 0)] if parts else []
+                    found += [_Found(run, parts, (trace, index, start))] if parts else []
     return found
 
 
-def learn(traces: Sequence[Trace], generation_prompt: str, added: Collection[str], bos: str) -> Shape:
+def learn(
+    traces: Sequence[Trace],
+    generation_prompt: str,
+    added: Collection[str],
+    bos: str,
+    prompts: Callable[[Probe, int], Iterable[str]],
+) -> Shape:
     """Learn the fixed text around assistant parts.
 
     Args:
         traces: probe renders with spans.
         generation_prompt: what ``add_generation_prompt`` adds, or an empty text.
+        prompts: gives what a probe's first few messages render, with and without it.
         added: the tokenizer's added tokens, as texts.
         bos: its BOS token's text, which never ends a turn.
     """
@@ -137,6 +158,7 @@ def learn(traces: Sequence[Trace], generation_prompt: str, added: Collection[str
     leads = [run.lead for run in found if not run.opens]
     shape.header = _header(leads, generation_prompt, traces, tokens)
     shape.prefill = generation_prompt[len(shape.header) :] if generation_prompt.startswith(shape.header) else ""
+    shape.heads = _heads(found, shape.header, prompts)
     _learn_gaps(shape, found)
     _learn_tails(shape, found, tokens, bos)
     orders = ["".join(part for part, _, _ in run.parts) for run in found]
@@ -162,16 +184,40 @@ def _header(leads: list[str], generation_prompt: str, traces: Sequence[Trace], t
     """The role header: what assistant messages and the generation prompt begin with alike."""
     if not generation_prompt:
         return _whole_tokens(_common(leads), leads, tokens)
-    shared = {
-        lead if generation_prompt.endswith(lead) else _shared(lead, generation_prompt, tokens) for lead in leads if lead
-    }
+    leads = [lead for lead in leads if lead and not _later(lead, generation_prompt)]
+    shared = {lead if generation_prompt.endswith(lead) else _shared(lead, generation_prompt, tokens) for lead in leads}
     header = min((text for text in shared if text), key=len, default=generation_prompt)
     framed = _same_frame(_user_lead(traces), generation_prompt)
     return framed if framed and header.startswith(framed) else header
 
 
+def _later(lead: str, generation_prompt: str) -> bool:
+    """Whether a lead goes on as the generation prompt begins, after more than it begins with of it."""
+    size = len(_common([lead, generation_prompt]))
+    return lead.find(generation_prompt[: size + 1], 1) > 0 and size < len(generation_prompt)
+
+
 def _shared(lead: str, generation_prompt: str, tokens: re.Pattern[str]) -> str:
     return _whole_tokens(_common([lead, generation_prompt]), [lead, generation_prompt], tokens)
+
+
+def _heads(found: list[_Found], header: str, prompts: Callable[[Probe, int], Iterable[str]]) -> tuple[str, ...]:
+    """What stands before an answer in its prompt already, of answers that do not begin with the header."""
+    heads: dict[str, None] = {}
+    for run in found:
+        lead, (trace, message, start) = run.lead, run.place
+        if run.opens or not lead or lead.startswith(header):
+            continue
+        given = max(
+            (len(text) for text in prompts(trace.probe, message) if trace.runs.text.startswith(text)), default=0
+        )
+        size = min(given - start, len(lead))
+        at = lead.find(header, max(size, 0))
+        if at == size or (at >= 0 and size <= 0):
+            size = at + len(header)
+        if size > 0:
+            heads[lead[:size]] = None
+    return tuple(sorted(heads, key=len, reverse=True))
 
 
 _WORD = re.compile(r"\w+|\W")
@@ -208,7 +254,8 @@ def _whole_tokens(prefix: str, texts: list[str], tokens: re.Pattern[str]) -> str
 
 
 def _rest(shape: Shape, lead: str) -> str:
-    return lead.removeprefix(shape.header)
+    head = next((text for text in (shape.header, *shape.heads) if text and lead.startswith(text)), "")
+    return lead[len(head) :]
 
 
 def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
@@ -261,6 +308,7 @@ def _scaffold_end(shape: Shape, lead: str) -> int:
 def _learn_tails(shape: Shape, found: list[_Found], tokens: re.Pattern[str], bos: str) -> None:
     tails: dict[tuple[str, str], None] = {}
     closes: dict[str, None] = {}
+    stopped = False
     inner = _inner_call_tokens(found, tokens)
     for run in found:
         if run.parts[-1][0] == "R":
@@ -271,11 +319,12 @@ def _learn_tails(shape: Shape, found: list[_Found], tokens: re.Pattern[str], bos
             tails[(ends[-1].group(), tail[ends[-1].end() :])] = None
             if run.parts[-1][0] == "C":
                 closes[tail[: ends[-1].start()]] = None
+                stopped = True
         elif run.parts[-1][0] == "C":
             closes[tail] = None
     shape.tails = tuple(sorted(tails, key=lambda pair: -len(pair[0] + pair[1])))
     shape.content_close = tuple(sorted((close for close in closes if close), key=len, reverse=True))
-    shape.marker_stops = bool(found) and not tails
+    shape.marker_stops = bool(found) and not stopped
 
 
 def _inner_call_tokens(found: list[_Found], tokens: re.Pattern[str]) -> set[str]:

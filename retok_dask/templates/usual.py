@@ -29,6 +29,7 @@ Message = dict[str, Any]
 Tools = list[dict[str, Any]] | None
 
 _OTHER = int(Kind.other)
+_ENDED = frozenset((Kind.stop, Kind.trailer))
 _SILENT = frozenset((BACK, NO_MESSAGE, REMEMBER))
 _HEADS, _LONGEST_HEAD = 256, 1 << 16
 """How many heads are remembered, and of how many characters."""
@@ -121,7 +122,7 @@ class UsualRows:
                 owners.append(owner)
             else:
                 return False
-            ended_by_marker = marker_stops and role == "assistant"
+            ended_by_marker = marker_stops and role == "assistant" and kinds[-1] not in _ENDED
             position += len(run)
         if reasoned:
             rendered.counts["reasoning_chars"] = reasoned

@@ -47,6 +47,9 @@ DIFFERENCES |= {
 }
 DIFFERENCES["qwen3_5_nothink"] = {("prefill", True): PREFILL, ("trailer", True): NEWLINE}
 
+RESULTS_END = "<｜tool▁outputs▁end｜>"
+"""The prompt of an answer to results ends with it; those twins train it, as they train their header."""
+
 TWINS = sorted(name.split("/")[1].removesuffix("_training") for name in public_texts() if name.endswith("_training"))
 
 
@@ -63,7 +66,7 @@ def test_trl_training_twins(family):
     assert set(seen) == set(DIFFERENCES[family])
     for (kind, _), texts in seen.items():
         if kind in ("trailer", "header") and family not in ("gptoss", "muse_glimmer"):
-            assert all(not text.strip() or text == template.facts.header for text in texts)
+            assert all(not text.strip() or text in (template.facts.header, RESULTS_END) for text in texts)
         assert not any("says something" in text or "ponders" in text or "Arg" in text for text in texts)
 
 
