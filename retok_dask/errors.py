@@ -28,7 +28,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class RetokError(Exception):
@@ -103,3 +103,13 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
         return f" Did you mean {near[0]!r}?"
     more = f" and {len(names) - NAMES:,} more" if len(names) > NAMES else ""
     return f" Legal names: {', '.join(names[:NAMES])}{more}."
+
+
+def first_few(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> first_few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

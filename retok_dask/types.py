@@ -335,9 +335,9 @@ class Encoded:
         seg_kind: int8, :class:`Kind`.
         seg_message: int32, -1 for none.
         shared: int32, rows; tokens that span a boundary between two spans.
-        fallback_rows: rows encoded by the reference engine because the fast
+        fallback: bool, rows; encoded by the reference engine because the fast
             one could not be trusted for them.
-        text_bytes: UTF-8 bytes of the texts of all rows, whether they failed or not.
+        text_bytes: int64, rows; UTF-8 bytes of their texts, whether they failed or not; 0 where there is no text.
         failed: rows that could not be encoded or aligned, as ``reason: detail``
             with a :class:`RejectReason`; such a row has no tokens and no segments here.
     """
@@ -350,6 +350,6 @@ class Encoded:
     seg_kind: npt.NDArray[np.int8]
     seg_message: npt.NDArray[np.int32]
     shared: npt.NDArray[np.int32]
-    fallback_rows: int = 0
-    text_bytes: int = 0
+    fallback: npt.NDArray[np.bool_]
+    text_bytes: npt.NDArray[np.int64]
     failed: dict[int, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.cluster.patience import in_time
-from retok_dask.errors import ClusterError
+from retok_dask.errors import ClusterError, first_few
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -64,10 +64,9 @@ class Stall:
     @property
     def text(self) -> str:
         """One clause for people."""
-        more = f" and {len(self.units) - 3} more" if len(self.units) > 3 else ""
-        where = f" on {', '.join(self.workers[:3])}" if self.workers else ""
+        where = f" on {first_few(self.workers)}" if self.workers else ""
         said = "" if self.scheduler_answers else "; the scheduler does not answer either"
-        return f"no sign of life from {', '.join(self.units[:3])}{more}{where} for {self.seconds:.0f} s{said}"
+        return f"no sign of life from {first_few(self.units)}{where} for {self.seconds:.0f} s{said}"
 
     @property
     def error(self) -> ClusterError:

@@ -22,7 +22,7 @@ from retok_dask.cluster.tracker import COUNTED
 from retok_dask.completions import Listing
 from retok_dask.datasets import OutputFolder, OutputLock, Receipt, read_manifest, read_run
 from retok_dask.datasets.folder import LISTING, RECEIPTS
-from retok_dask.errors import OutputError, RetokError
+from retok_dask.errors import OutputError, RetokError, first_few
 from retok_dask.kernel import UnitStats
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def describe_event(event: dict[str, Any]) -> str:
             text = f"{how} on {event.get('host')}, {event.get('committed', 0):,} of {event.get('units', 0):,} units committed"
         case "worker_died":
             advice = f" ({event['advice']})" if event.get("advice") else ""
-            text = f"worker {event['worker']} died on {', '.join(event['units'][:3])}: {event['why']}{advice}"
+            text = f"worker {event['worker']} died on {first_few(event['units'])}: {event['why']}{advice}"
         case "unchecked":
             text = f"duplicates were not looked for in unit {event['unit']}, all its items stay: {event['why']}"
         case "stalled":

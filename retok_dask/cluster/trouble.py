@@ -20,7 +20,7 @@ from retok_dask.cluster.isolation import Isolation, SetAside
 from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.replay import command as replay_command
 from retok_dask.cluster.stalls import STEPS, Watch, restart_workers
-from retok_dask.errors import ClusterError, InputChanged, RetokError, StorageError
+from retok_dask.errors import ClusterError, InputChanged, RetokError, StorageError, first_few
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +153,7 @@ class Trouble:
         self.outcome.deaths += 1
         self.tracker.deaths += 1
         units = [flight.part.id for flight in guilty]
-        self.tracker.note = f"worker {worker} died on {', '.join(units[:3])}: {cause.text}"
+        self.tracker.note = f"worker {worker} died on {first_few(units)}: {cause.text}"
         self.log.add("worker_died", worker=worker, units=units, cause=cause.kind, why=cause.text, advice=cause.advice)
         for flight in guilty:
             flight.died_on.add(worker)

@@ -28,7 +28,7 @@ from retok_dask.completions.units import (
     Unit,
     group_parts,
 )
-from retok_dask.errors import InputError
+from retok_dask.errors import InputError, first_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -136,8 +136,8 @@ def _files_of(spec: DatasetSpec, storage: StorageSpec) -> tuple[list[FileEntry],
         found[entry.url] = entry
     notes = []
     if aside:
-        names = ", ".join(sorted({name.rpartition("/")[2] for name in aside})[:3])
-        notes.append(f"{spec.name}: {len(aside)} files left aside as no data: {names}")
+        names = first_few(sorted({name.rpartition("/")[2] for name in aside}))
+        notes.append(f"{spec.name}: left aside as no data, {len(aside):,} in all: {names}")
     return [found[url] for url in sorted(found)], notes
 
 

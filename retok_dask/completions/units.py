@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.errors import InputError
+from retok_dask.errors import InputError, first_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -240,9 +240,7 @@ class ListingChange:
         said = []
         for word, files in (("changed", self.changed), ("gone", self.removed), ("new", self.new)):
             if files:
-                names = ", ".join(entry.url for entry in files[:3])
-                more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-                said.append(f"{len(files)} {word}: {names}{more}")
+                said.append(f"{len(files)} {word}: {first_few([entry.url for entry in files])}")
         return "input files differ from the first start; " + "; ".join(said) if said else "the input is unchanged"
 
 

@@ -58,6 +58,10 @@ OF_ROWS = {
     "position_tokens",
     "position_loss_tokens",
     "first_tokens",
+    "text_bytes",
+    "byte_tokens",
+    "unknown_tokens",
+    "fallback_rows",
 }
 """Counts of a unit that are made anew from the rows that stay."""
 
@@ -194,6 +198,11 @@ def remask_unit(unit: str, *, source: OutputFolder, target: OutputFolder, recipe
         writer.add_stats(stats)
 
 
+def _part(count: int, rest: int, whole: int) -> int:
+    """The share of a count that falls to what is left: which rows it was counted on is not known here."""
+    return count * rest // whole if whole else count
+
+
 class _UnitMask:
     """The new masks, filters and counts of one unit."""
 
@@ -201,7 +210,7 @@ class _UnitMask:
         self._policy = policy
         self._spec = spec
         self._old = stats
-        self._samples = 0
+        self._samples = self._tokens = 0
         self._bos_segments = 0
         self._written: set[str] = set()
         self._refused: dict[str, dict[str, Any]] = {}
@@ -225,6 +234,7 @@ class _UnitMask:
         samples = _with_column(samples, "loss_mask", masks)
         samples = _with_column(samples, "num_loss_tokens", pa.array(loss.astype(np.int32)))
         self._samples += samples.num_rows
+        self._tokens += stats.tokens
         self._written.update(_records(samples))
         return Batch(samples, _rejects([]), stats)
 
@@ -236,6 +246,9 @@ class _UnitMask:
         """The records that are left out now, and the counts that are known at the end only."""
         stats = UnitStats(records_out=len(self._written))
         stats.bos_rows = self._bos_rows()
+        for name in ("text_bytes", "byte_tokens", "unknown_tokens"):
+            setattr(stats, name, _part(getattr(self._old, name), self._tokens, self._old.tokens))
+        stats.fallback_rows = _part(self._old.fallback_rows, self._samples, self._old.samples)
         rows = self.left_out()
         for row in rows:
             counter = stats.rejected if row["outcome"] == "rejected" else stats.filtered

@@ -183,6 +183,8 @@ def encoded_tokens(rows: Sequence[Row]) -> Encoded:
         seg_kind=np.array([Kind[segment[2]] for segment in segments], np.int8),
         seg_message=np.array([segment[3] for segment in segments], np.int32),
         shared=np.zeros(len(rows), np.int32),
+        fallback=np.zeros(len(rows), np.bool_),
+        text_bytes=np.zeros(len(rows), np.int64),
     )
 
 
@@ -207,7 +209,6 @@ def encode_carried(rows: Sequence[Row], retokenizer: Retokenizer, counts: Counte
         row.mask = mask
         row.kept[SOURCE_TOKENS_COLUMN] = str(one.old_length)
         row.kept[LOSSY_COLUMN] = one.lossy
-        counts["source_tokens"] += one.old_length
         if one.lossy is not None:
             counts["lossy_decode"] += 1
             counts[f"lossy_decode_{one.lossy}"] += 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from retok_dask.kernel.stats import UnitStats
+from retok_dask.schema import SOURCE_TOKENS_COLUMN
 from retok_dask.types import (
     Filtered,
     Record,
@@ -119,6 +120,12 @@ class Pending:
     def rows_of(self, pieces: Pieces) -> list[Row]:
         """The row of each piece."""
         return [self.rows[row] for row in pieces.row.tolist()]
+
+    def old_tokens(self, pieces: Pieces) -> int:
+        """Tokens of the old rows that the pieces were made of, each once; for data that were ids already."""
+        rows = [(self.owners[number], self.rows[number]) for number in pieces.row.tolist()]
+        old = {(owner, row.item): row.kept.get(SOURCE_TOKENS_COLUMN) for owner, row in rows}
+        return sum(int(length) for length in old.values() if length is not None)
 
     def account(self) -> None:
         """Decide each record's one fate: written, rejected or filtered."""

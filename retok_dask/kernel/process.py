@@ -234,8 +234,6 @@ class Kernel:
         stats = pending.stats
         started = perf_counter()
         encoded = self._encode(pending.rows, stats)
-        stats.fallback_rows += encoded.fallback_rows
-        stats.text_bytes += encoded.text_bytes
         encoded_at = perf_counter()
         stats.seconds["encode"] += encoded_at - started
         for row, why in encoded.failed.items():
@@ -247,6 +245,10 @@ class Kernel:
         encoded = encoded if pieces.are_all(lengths) else take_pieces(encoded, pieces)
         mask = self._mask(pending, pieces, encoded)
         pieces, encoded, mask = self._filter_rows(pending, pieces, encoded, mask)
+        stats.fallback_rows += int(encoded.fallback.sum())
+        stats.text_bytes += int(encoded.text_bytes.sum())
+        if self.source is not None:
+            stats.counts["source_tokens"] += pending.old_tokens(pieces)
         origins = [pending.origin(row) for row in pieces.row.tolist()]
         counts = count_tokens(encoded.ids, mask, self.tokenizer.vocab_size)
         stats.byte_tokens += int(counts[0][self._ids_of[BYTE_PIECE]].sum())
@@ -383,7 +385,6 @@ def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow
     def recover(row: TokenRow) -> Item:
         item = read_back(row)
         item.kept[SOURCE_TOKENS_COLUMN] = str(len(row.input_ids))
-        item.counts["source_tokens"] = len(row.input_ids)
         return item
 
     return recover

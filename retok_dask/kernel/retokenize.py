@@ -285,7 +285,7 @@ def _unpacked(encoded: Encoded) -> Encoded:
         seg_kind=encoded.seg_kind[first],
         seg_message=message[first].astype(np.int32),
         shared=encoded.shared,
-        fallback_rows=encoded.fallback_rows,
+        fallback=encoded.fallback,
         text_bytes=encoded.text_bytes,
         failed=encoded.failed,
     )

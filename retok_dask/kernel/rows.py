@@ -62,8 +62,9 @@ class Pieces:
 
 
 def take_pieces(encoded: Encoded, pieces: Pieces) -> Encoded:
-    """A batch made of pieces of another one's rows, in the order given."""
+    """A batch made of pieces of another one's rows, in the order given; a piece has its tokens' share of the text."""
     ids, kinds, messages, starts, ends = [], [], [], [], []
+    lengths = np.diff(encoded.row_splits)
     seg_counts = np.zeros(len(pieces), np.int64)
     places = zip(pieces.row.tolist(), pieces.start.tolist(), pieces.end.tolist(), strict=True)
     for number, (row, start, end) in enumerate(places):
@@ -86,7 +87,8 @@ def take_pieces(encoded: Encoded, pieces: Pieces) -> Encoded:
         seg_kind=_join(kinds, np.int8),
         seg_message=_join(messages, np.int32),
         shared=encoded.shared[pieces.row],
-        fallback_rows=encoded.fallback_rows,
+        fallback=encoded.fallback[pieces.row],
+        text_bytes=encoded.text_bytes[pieces.row] * pieces.lengths // np.maximum(lengths[pieces.row], 1),
     )
 
 

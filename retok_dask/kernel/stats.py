@@ -46,7 +46,7 @@ class UnitStats:
         records_in, records_out: input records seen, and those that gave at least one row.
         samples: rows written.
         tokens, loss_tokens: tokens of the rows, and those trained.
-        text_bytes: UTF-8 bytes of the encoded text.
+        text_bytes: UTF-8 bytes of the rows' text; of a row that was cut, its tokens' share.
         bos_rows, stop_rows: rows that begin with BOS / that have a stop token: canaries.
         fallback_rows: rows that the reference engine encoded in place of the fast one.
         shared_tokens: tokens that span a boundary between two spans.

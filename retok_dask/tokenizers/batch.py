@@ -275,6 +275,8 @@ class BatchEncoder:
         segments = align.segments_by_length(spans, job.ends[1:], flat[1])
         for number, (_, _, shared) in cuts.items():
             segments.shared[number] = shared
+        fallback = np.zeros(len(job.rows), np.bool_)
+        fallback[sorted(job.by_reference - set(job.failed))] = True
         return Encoded(
             ids=flat[0],
             row_splits=flat[1],
@@ -284,7 +286,7 @@ class BatchEncoder:
             seg_kind=segments.kind,
             seg_message=segments.message,
             shared=segments.shared,
-            fallback_rows=len(job.by_reference - set(job.failed)),
+            fallback=fallback,
             text_bytes=job.measured.text_bytes,
             failed=job.failed,
         )

@@ -38,7 +38,7 @@ class Measured:
         counts: spans of each row (its entries in `bounds`, less one).
         failed: rows whose text is not text (lone surrogates), with the reason.
         normalized: for rows that are not in NFC, the bytes that their spans become.
-        text_bytes: UTF-8 bytes of all texts as they were given.
+        text_bytes: UTF-8 bytes of each text as it was given.
         later: rows for :meth:`measure_later`; their bounds are characters until then.
     """
 
@@ -46,7 +46,7 @@ class Measured:
     counts: Int64
     failed: dict[int, str] = field(default_factory=dict)
     normalized: dict[int, bytes] = field(default_factory=dict)
-    text_bytes: int = 0
+    text_bytes: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     later: list[int] = field(default_factory=list)
 
     def part(self, row: int) -> slice:
@@ -69,7 +69,7 @@ class Measured:
                 near = text[:start] if start < half else text[start:]
                 bounds.append(len(near.encode()) if start < half else total - len(near.encode()))
             bounds.append(total)
-            self.text_bytes += total - len(text)
+            self.text_bytes[number] = total
         chosen = np.zeros(len(rows), np.bool_)
         chosen[self.later] = True
         self.bounds[np.repeat(chosen, self.counts + 1)] = bounds
@@ -77,7 +77,7 @@ class Measured:
     def drop(self, number: int, row: Rendered) -> None:
         """Forget a row that was left for later, whose text is no text."""
         self.later.remove(number)
-        self.text_bytes += len(row.text.encode("utf-8", "replace")) - int(self.bounds[self.part(number)][-1])
+        self.text_bytes[number] = len(row.text.encode("utf-8", "replace"))
         self.bounds[self.part(number)] = 0
 
     def settle(self, number: int, row: Rendered, marks: int, normalize: Callable[[str], str]) -> None:
@@ -121,8 +121,9 @@ def measure(
         worst[number] = _long_to_bytes(found, number, rows[number])
     for number in found.failed:
         found.bounds[found.part(number)] = 0
-        found.text_bytes += len(rows[number].text.encode("utf-8", "replace"))
-    found.text_bytes += int(found.row_bytes().sum())
+    found.text_bytes = found.row_bytes()
+    for number in found.failed:
+        found.text_bytes[number] = len(rows[number].text.encode("utf-8", "replace"))
     for number, marks in worst.items():
         if normalize is not None and number not in found.failed:
             found.settle(number, rows[number], marks, normalize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import loaded
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -135,6 +136,27 @@ def test_no_trained_token_after_truncation_is_counted():
     (whole,), _, _ = outcome(pipeline(), [LONG])
     (row,), _, stats = outcome(pipeline(max_length=whole["num_tokens"], truncation="right"), [LONG])
     assert not row["truncated"]
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_counts_are_those_of_the_rows_that_are_written(engine):
+    """What is left out by the filters, failed or cut off is not in the tokens, and so not in the bytes they are of."""
+    tokenizer = loaded.tokenizer("qwen3_6", engine)
+
+    def counts(values, **changes):
+        made = pipeline(**changes)
+        made.__dict__["tokenizer"] = tokenizer
+        return outcome(made, values)[2]
+
+    short, wide = chat(("q", "a")), chat(("ü" * 40, "日本語"))
+    for written, left_out in (([short, wide], [LONG, LONG]), ([wide], [chat(("q", "a \ud800"))]), ([], [LONG])):
+        alone = counts(written)
+        among = counts([*left_out, *written], dataset={"filters": {"max_tokens": 100}})
+        assert among.samples == len(written)
+        for name in ("text_bytes", "fallback_rows", "tokens", "byte_tokens", "unknown_tokens", "samples"):
+            assert getattr(among, name) == getattr(alone, name), name
+    whole, cut = counts([LONG, short]), counts([LONG, short], max_length=230, truncation="right")
+    assert cut.text_bytes / cut.tokens == pytest.approx(whole.text_bytes / whole.tokens, rel=0.01)
 
 
 def test_documents_have_one_separator_and_plain_text():

@@ -45,6 +45,15 @@ def test_text_survives_without_clean_up(old, new):
     assert stats.counts["lossy_decode"] == 0
 
 
+def test_old_lengths_are_counted_of_the_rows_that_are_written():
+    """What a filter leaves out is in neither length: the growth that `plan` names is that of the rows."""
+    made = kernel("gpt2", "llama3_1", {"token_map": ALL_TO_NULL, "filters": {"max_tokens": 2}})
+    rows, left_out, stats = outcome(made, [row_of("gpt2", text) for text in HARD])
+    assert rows
+    assert left_out
+    assert stats.counts["source_tokens"] == sum(int(row["source_tokens"]) for row in rows)
+
+
 @pytest.fixture(scope="module")
 def gpt4o_to_llama():
     return kernel("gpt4o", "llama3_1", {"token_map": ALL_TO_NULL, "filters": {"min_trained_tokens": 0}})

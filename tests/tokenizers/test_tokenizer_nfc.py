@@ -85,7 +85,7 @@ def test_rows_that_are_not_in_nfc_need_no_reference(text):
     assert tokenizer.engine == "fastokens"
     row = whole(f"<|im_start|>{text}<|im_end|>\n" * 3)
     got = tokenizer.encode([whole("plain"), row, whole("\u4e2d\u6587")])
-    assert got.fallback_rows == 0
+    assert got.fallback.sum() == 0
     assert row_ids(got, 1) == row_ids(load("qwen3_6", "reference").encode([row]), 0)
 
 
@@ -107,7 +107,7 @@ def test_documents_measured_after_the_engine_are_those_of_the_reference(document
         rows.append(row)
     got, want = (load("qwen3_6", engine).encode(rows) for engine in ("auto", "reference"))
     assert got.failed.keys() == want.failed.keys() == {n for n, (_, broken) in enumerate(documents) if broken}
-    assert got.text_bytes == want.text_bytes
+    assert np.array_equal(got.text_bytes, want.text_bytes)
     for name in ("ids", "row_splits", "seg_splits", "seg_start", "seg_end", "seg_kind", "seg_message", "shared"):
         assert np.array_equal(getattr(got, name), getattr(want, name)), name
 
