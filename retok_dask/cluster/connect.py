@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distributed import Client, get_client
 from distributed.comm import get_address_host_port
 
 from retok_dask.cluster.local import quiet, starting_cluster
-from retok_dask.cluster.resources import oversubscription
+from retok_dask.cluster.resources import oversubscription, usable_cores, usable_memory
 from retok_dask.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -195,3 +196,40 @@ def stop_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What a run is planned for.
+
+    Attributes:
+        count: worker processes.
+        memory: limit of the smallest, bytes; 0 if unknown.
+        at_once: how many can be at work at the same time; threads of one process share an interpreter.
+        threads: units that one process may have in hand.
+    """
+
+    count: int
+    memory: int
+    at_once: int
+    threads: int = 1
+
+
+def workers_for(recipe: Recipe, client: Client | None, scheduler: str | None) -> Workers:
+    """The workers of a client, of a scheduler, or of a cluster that the recipe would make."""
+    address = scheduler or recipe.cluster.scheduler
+    if client is not None:
+        return _ask(client)
+    if address:
+        with open_address(address) as found:
+            return _ask(found)
+    cores = usable_cores()
+    count = recipe.cluster.workers or cores
+    return Workers(count, recipe.cluster.worker_memory or int(usable_memory() * 0.9 / count), min(count, cores))
+
+
+def _ask(client: Client) -> Workers:
+    found = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [int(worker["memory_limit"]) for worker in found if worker.get("memory_limit")]
+    count, threads = len(found) or 1, max((worker["nthreads"] for worker in found), default=1)
+    return Workers(count, min(limits, default=0), count, threads)

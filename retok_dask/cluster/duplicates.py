@@ -24,14 +24,14 @@ from retok_dask.recipe import Recipe, digest
 from retok_dask.types import Conversation, RecordFiltered, RecordRejected, Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from distributed import Client, Future
 
     from retok_dask.datasets import OutputFolder
     from retok_dask.kernel.pending import Mark
     from retok_dask.recipe import DatasetSpec
-    from retok_dask.types import Item
+    from retok_dask.types import Item, Record
 
 FOLDER = "_retok/duplicates"
 INDEX = f"{FOLDER}/index.json"
@@ -144,8 +144,15 @@ def unit_keys(unit: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _collect(unit: Unit, spec: DatasetSpec, recipe: Recipe, keys: list[bytes], marks: list[Mark]) -> None:
+    for key, mark in _keys_of(read_records(unit, spec, recipe), spec):
+        keys.append(key)
+        marks.append(mark)
+
+
+def _keys_of(records: Iterable[Record | Reject], spec: DatasetSpec) -> Iterator[tuple[bytes, Mark]]:
+    """Content key and place of every item that would be encoded."""
     layout, check_record, check_item = layout_for(spec), record_filter(spec), item_filter(spec)
-    for record in read_records(unit, spec, recipe):
+    for record in records:
         if isinstance(record, Reject):
             continue
         try:
@@ -158,8 +165,26 @@ def _collect(unit: Unit, spec: DatasetSpec, recipe: Recipe, keys: list[bytes], m
                 check_item(item)
             except RecordFiltered:
                 continue
-            keys.append(content_key(_compared(item, spec)))
-            marks.append((record.file, record.offset if record.offset >= 0 else record.row, number))
+            place = record.offset if record.offset >= 0 else record.row
+            yield content_key(_compared(item, spec)), (record.file, place, number)
+
+
+def sampled_duplicates(records: Iterable[Record | Reject], spec: DatasetSpec, seen: set[bytes]) -> frozenset[Mark]:
+    """The items of a sample that a run would leave out for what is in the sample before them.
+
+    Args:
+        records: of one data set.
+        spec: the data set.
+        seen: keys of the samples before; those of this one are added.
+    """
+    if not drops_duplicates(spec):
+        return frozenset()
+    later = set()
+    for key, mark in _keys_of(records, spec):
+        if key in seen:
+            later.add(mark)
+        seen.add(key)
+    return frozenset(later)
 
 
 def _compared(item: Item, spec: DatasetSpec) -> Item:

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import psutil
 from dask.utils import format_bytes
 
-from retok_dask.cluster.connect import open_address
+from retok_dask.cluster.connect import Workers, workers_for
+from retok_dask.cluster.duplicates import drops_duplicates, sampled_duplicates
 from retok_dask.cluster.models import load_models
-from retok_dask.cluster.progress import duration, short
-from retok_dask.cluster.resources import oversubscription, usable_cores, usable_memory
-from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale
+from retok_dask.cluster.progress import about, duration, short
+from retok_dask.cluster.resources import oversubscription
+from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale, written_bytes
 from retok_dask.completions import detect_layout, list_inputs
-from retok_dask.datasets.writer import ParquetSink
 from retok_dask.doing import counted, doing
 from retok_dask.errors import ClusterError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
-from retok_dask.schema import kept_columns, sample_schema
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers.switches import Switch, switches
 from retok_dask.types import Conversation, Record
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pathlib import Path
+
     from distributed import Client
 
     from retok_dask.completions import Listing
+    from retok_dask.kernel.pending import Mark
     from retok_dask.recipe import DatasetSpec
     from retok_dask.tokenizers import Tokenizer
     from retok_dask.types import Reject
 
 BATCH_FACTOR = 16
 """Resident bytes that a byte of a batch's text takes at most: text, objects, ids, masks, Arrow. Measured 6 to 14."""
+
+LONG_UNIT = 60.0
+"""Seconds from which on one unit that the run waits for is worth a word."""
 
 TABLE_ROWS = 20
 """Control tokens that the text of a plan names; its JSON has all."""
@@ -58,6 +60,7 @@ class DatasetPlan:
         records, samples, tokens, loss_tokens, rejected, filtered: predicted for the whole.
         output_bytes: predicted size of the Parquet files.
         seconds: predicted for one core.
+        unit_seconds: of these, its largest unit.
         largest_record: bytes of the largest record of the sample.
         layouts: records of the sample by layout.
         reject_reasons, filter_reasons: records of the sample left out, by reason.
@@ -81,6 +84,7 @@ class DatasetPlan:
     output_bytes: int
     seconds: float
     largest_record: int
+    unit_seconds: float = 0.0
     layouts: dict[str, int] = field(default_factory=dict)
     reject_reasons: dict[str, int] = field(default_factory=dict)
     filter_reasons: dict[str, int] = field(default_factory=dict)
@@ -158,7 +162,7 @@ class Plan:
         total = self._sum("tokens")
         size = format_bytes(self._sum("output_bytes"))
         lines = [
-            f"{short(total)} tokens in about {duration(self.seconds)} on {self.workers} workers, {size} of Parquet",
+            f"{short(total)} tokens {about(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)}, {size} of Parquet",
             f"a worker needs about {format_bytes(self.needed_memory)}"
             + (f" and has {format_bytes(self.worker_memory)}" if self.worker_memory else ""),
         ]
@@ -239,26 +243,35 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     tokenizer, template = load_models(recipe, date)
     doing("listing the input")
     listing = list_inputs(recipe)
-    workers, limit, at_once = _workers(recipe, client, scheduler)
+    workers = workers_for(recipe, client, scheduler)
     datasets, talks = [], []
+    seen: set[bytes] = set()
     for spec in counted(recipe.datasets, len(recipe.datasets), "data sets sampled"):
-        planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template)
+        planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template, seen)
         datasets.append(planned)
         talks += found
-    needed = _needed(recipe, max((data.largest_record for data in datasets), default=0))
-    if limit and needed > 0.95 * limit:
-        raise ClusterError(_too_small(recipe, needed, limit, datasets))
-    busy = min(at_once, max(1, sum(data.units for data in datasets)))
-    seconds = sum(data.seconds for data in datasets) / busy
+    needed = _needed(recipe, max((data.largest_record for data in datasets), default=0), workers.threads)
+    if workers.memory and needed > 0.95 * workers.memory:
+        raise ClusterError(_too_small(recipe, needed, workers, datasets))
+    busy = min(workers.at_once, max(1, sum(data.units for data in datasets)))
+    even = sum(data.seconds for data in datasets) / busy
+    # one unit is one worker's: however many there are, the run takes as long as its longest unit
+    seconds = max(even, *(data.unit_seconds for data in datasets))
     doing("auditing the chat template on the sample")
     audit = _audit(template, talks, tokenizer)
     settings = switches(tokenizer, recipe.tokenizer, recipe.storage)
-    notes = [*map(str, listing.notes), *([oversubscription(workers)] if at_once < workers else [])]
-    return Plan(datasets, workers, limit, needed, seconds, audit, notes, settings)
+    notes = [*map(str, listing.notes), *([oversubscription(workers.count)] if workers.at_once < workers.count else [])]
+    notes += _guesses(recipe, datasets, even)
+    return Plan(datasets, workers.count, workers.memory, needed, seconds, audit, notes, settings)
 
 
 def _plan_dataset(
-    recipe: Recipe, spec: DatasetSpec, listing: Listing, tokenizer: Tokenizer, template: ChatTemplate | None
+    recipe: Recipe,
+    spec: DatasetSpec,
+    listing: Listing,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    seen: set[bytes],
 ) -> tuple[DatasetPlan, list[Conversation]]:
     units = [unit for unit in listing.units if unit.dataset == spec.name]
     records, read_seconds = sample_records(recipe, spec, units)
@@ -267,16 +280,18 @@ def _plan_dataset(
     kernel = Kernel(recipe, spec, tokenizer, template if spec.mode in {"chat", "prompts"} else None)
     list(kernel.process(records[:2]))  # engines load at first use: not part of the speed
     started = perf_counter()
-    batches = list(kernel.process(records))
+    duplicates = sampled_duplicates(records, spec, seen)
+    batches = list(kernel.process(records, duplicates))
     stats = sum((batch.stats for batch in batches), UnitStats())
     seconds = perf_counter() - started + read_seconds
-    written, write_seconds = _written_bytes(recipe, [batch.samples for batch in batches])
+    size = sum(unit.bytes for unit in units)
+    written, write_seconds = written_bytes(recipe, [batch.samples for batch in batches])
     evidence = detect_layout([record for record in records if isinstance(record, Record)], spec)
     planned = DatasetPlan(
         name=spec.name,
         files=sum(1 for entry in listing.files if entry.dataset == spec.name),
         units=len(units),
-        bytes=sum(unit.bytes for unit in units),
+        bytes=size,
         sampled=len(records),
         records=round(stats.records_in * scale),
         samples=round(stats.samples * scale),
@@ -286,28 +301,34 @@ def _plan_dataset(
         filtered=round(sum(stats.filtered.values()) * scale),
         output_bytes=round(written * scale),
         seconds=(seconds + write_seconds) * scale,
+        unit_seconds=(seconds + write_seconds) * scale * max((unit.bytes for unit in units), default=0) / max(1, size),
         largest_record=max(sizes, default=0),
         layouts=dict(evidence.layouts),
         reject_reasons=dict(stats.rejected),
         filter_reasons=dict(stats.filtered),
         noticed=dict(stats.counts),
-        history=_history(recipe, spec, tokenizer, template, records, stats, scale),
+        history=_history(recipe, spec, tokenizer, template, (records, duplicates), stats, scale),
         source_tokens=round(stats.counts["source_tokens"] * scale),
         token_table=kernel.token_table,
     )
-    return planned, conversations(spec, records) if template is not None else []
+    talks = template is not None and spec.mode == "chat"  # of prompts nothing is trained, which is no finding
+    return planned, conversations(spec, records) if talks else []
 
 
-def _written_bytes(recipe: Recipe, batches: list[pa.RecordBatch]) -> tuple[int, float]:
-    """Size of the sample as the run would write it, and the seconds of writing."""
-    with tempfile.TemporaryDirectory(prefix="retok-plan-") as folder:
-        path = Path(folder) / "sample.parquet"
-        started = perf_counter()
-        parquet = ParquetSink(path, sample_schema(kept_columns(recipe)))
-        for batch in batches:
-            parquet.write(batch)
-        parquet.close()
-        return path.stat().st_size, perf_counter() - started
+def _guesses(recipe: Recipe, datasets: list[DatasetPlan], even: float) -> list[str]:
+    """What the numbers cannot know."""
+    notes = [
+        f"{data.name}: its largest unit alone takes about {duration(data.unit_seconds)}, longer than all workers "
+        f"together need for an even share of the rest ({duration(even)}); more workers do not help, smaller files do"
+        for data in datasets
+        if data.unit_seconds > max(LONG_UNIT, even)
+    ]
+    notes += [
+        f"{data.name}: duplicates are counted within the sample; a run finds more of them"
+        for spec, data in zip(recipe.datasets, datasets, strict=True)
+        if drops_duplicates(spec) and data.sampled < data.records
+    ]
+    return notes
 
 
 def _history(
@@ -315,7 +336,7 @@ def _history(
     spec: DatasetSpec,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
-    records: list[Record | Reject],
+    sample: tuple[list[Record | Reject], frozenset[Mark]],
     own: UnitStats,
     scale: float,
 ) -> dict[str, dict[str, int]]:
@@ -330,7 +351,7 @@ def _history(
             # the same template, so that nothing has to be proved again
             other = ChatTemplate.restore(replace(template.reduce(), history=choice))
             kernel = Kernel(changed, spec, tokenizer, other)
-            stats = sum((batch.stats for batch in kernel.process(records)), UnitStats())
+            stats = sum((batch.stats for batch in kernel.process(*sample)), UnitStats())
         counted = {"samples": stats.samples, "tokens": stats.tokens, "loss_tokens": stats.loss_tokens}
         costs[choice] = {name: round(value * scale) for name, value in counted.items()}
     return costs if len({tuple(cost.values()) for cost in costs.values()}) > 1 else {}
@@ -344,40 +365,26 @@ def _audit(template: ChatTemplate | None, conversations: list[Conversation], tok
     return audit(template, conversations, tokenizer=tokenizer)
 
 
-def _workers(recipe: Recipe, client: Client | None, scheduler: str | None) -> tuple[int, int, int]:
-    """Worker processes, the memory limit of the smallest, and how many can be at work at the same time."""
-    address = scheduler or recipe.cluster.scheduler
-    if client is not None:
-        return _ask(client)
-    if address:
-        with open_address(address) as found:
-            return _ask(found)
-    cores = usable_cores()
-    count = recipe.cluster.workers or cores
-    return count, recipe.cluster.worker_memory or int(usable_memory() * 0.9 / count), min(count, cores)
+def _needed(recipe: Recipe, largest_record: int, threads: int) -> int:
+    """What a worker holds: what this process holds now, with tokenizer and template, and what each thread has in hand."""
+    return int(psutil.Process().memory_info().rss) + threads * _in_hand(recipe, largest_record)
 
 
-def _ask(client: Client) -> tuple[int, int, int]:
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    limits = [int(worker["memory_limit"]) for worker in workers if worker.get("memory_limit")]
-    count = sum(worker["nthreads"] for worker in workers) or 1
-    return count, min(limits, default=0), count
+def _in_hand(recipe: Recipe, largest_record: int) -> int:
+    """A batch with its row group."""
+    return BATCH_FACTOR * (recipe.units.batch_bytes + largest_record) + WRITER_BYTES
 
 
-def _needed(recipe: Recipe, largest_record: int) -> int:
-    """What a worker holds: what this process holds now, with tokenizer and template, and a batch with its row group."""
-    base = int(psutil.Process().memory_info().rss)
-    text = recipe.units.batch_bytes + largest_record
-    return base + BATCH_FACTOR * text + WRITER_BYTES
-
-
-def _too_small(recipe: Recipe, needed: int, limit: int, datasets: list[DatasetPlan]) -> str:
+def _too_small(recipe: Recipe, needed: int, workers: Workers, datasets: list[DatasetPlan]) -> str:
     largest = max(datasets, key=lambda data: data.largest_record)
+    base = needed - workers.threads * _in_hand(recipe, largest.largest_record)
+    each, fewer = (
+        (f" for each of its {workers.threads} threads", "threads a worker or ") if workers.threads > 1 else ("", "")
+    )
     return (
-        f"workers have {format_bytes(limit)} each, and this recipe needs about {format_bytes(needed)}: "
-        f"{format_bytes(needed - BATCH_FACTOR * (recipe.units.batch_bytes + largest.largest_record) - WRITER_BYTES)} for Python, "
-        f"tokenizer and template, {BATCH_FACTOR} times the text of a batch "
+        f"workers have {format_bytes(workers.memory)} each, and this recipe needs about {format_bytes(needed)}: "
+        f"{format_bytes(base)} for Python, tokenizer and template, and{each} {BATCH_FACTOR} times the text of a batch "
         f"({format_bytes(recipe.units.batch_bytes)}) and of the largest record seen "
-        f"({format_bytes(largest.largest_record)}, in {largest.name!r}), and {format_bytes(WRITER_BYTES)} for writing; "
-        "give workers more memory (fewer workers a host), or set units.batch_bytes lower"
+        f"({format_bytes(largest.largest_record)}, in {largest.name!r}) and {format_bytes(WRITER_BYTES)} for writing; "
+        f"give workers more memory (fewer {fewer}workers a host), or set units.batch_bytes lower"
     )

@@ -38,6 +38,10 @@ class Display(Protocol):
     def close(self, snapshot: Snapshot) -> None: ...
 
 
+SHORT = 10.0
+"""Seconds below which a prediction gives no number."""
+
+
 def display_for(mode: str = "auto", stream: TextIO | None = None) -> Display:
     """The display for where this process runs.
 
@@ -243,6 +247,11 @@ def short(number: float) -> str:
         if number >= limit:
             return f"{number / limit:.3g}{sign}" if number < 999.5 * limit else f"{number / limit:.0f}{sign}"
     return f"{number:.0f}"
+
+
+def about(seconds: float) -> str:
+    """A predicted time for people; below what starting a cluster takes, no number would be true."""
+    return f"in about {duration(seconds)}" if seconds >= SHORT else "in seconds"
 
 
 def duration(seconds: float | None) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import orjson
 
 from retok_dask.completions import layout_for, read_records
+from retok_dask.datasets.writer import ParquetSink
+from retok_dask.schema import kept_columns, sample_schema
 from retok_dask.types import Conversation, Record, RecordRejected
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from retok_dask.completions import Unit
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.types import Reject
@@ -67,3 +73,15 @@ def conversations(spec: DatasetSpec, records: list[Record | Reject]) -> list[Con
             except RecordRejected:
                 continue
     return found
+
+
+def written_bytes(recipe: Recipe, batches: list[pa.RecordBatch]) -> tuple[int, float]:
+    """Size of the sample as the run would write it, and the seconds of writing."""
+    with tempfile.TemporaryDirectory(prefix="retok-plan-") as folder:
+        path = Path(folder) / "sample.parquet"
+        started = perf_counter()
+        parquet = ParquetSink(path, sample_schema(kept_columns(recipe)))
+        for batch in batches:
+            parquet.write(batch)
+        parquet.close()
+        return path.stat().st_size, perf_counter() - started

@@ -29,7 +29,7 @@ class Setting(Protocol):
 
 
 HISTORY_SAMPLE = 200
-"""Conversations on which the cost of history settings is measured."""
+"""Conversations, at most, on which the cost of history settings is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Audit:
         records: how many conversations were looked at.
         rejected: how many of them could not be rendered, by reason.
         roles: how often each sequence of roles was seen, the most frequent first.
-        history: cost of each ``history`` setting, in characters.
+        history: cost of each ``history`` setting, in characters, on some of the records, evenly spread.
         settings: what settings of the tokenizer change, where they matter.
     """
 
@@ -97,8 +97,8 @@ class Audit:
             lines.append(f"{'rejected':<{width}}  {reason}: {number} of {self.records}")
         for name, cost in self.history.items():
             lines.append(
-                f"{'history ' + name:<{width}}  {cost.rows} rows, {cost.size:,} characters, {cost.trained:,} trained, "
-                f"{cost.reasoning_lost:,} of reasoning lost"
+                f"{'history ' + name:<{width}}  {cost.rows:,} rows of {cost.records:,} records, {cost.size:,} characters, "
+                f"{cost.trained:,} trained, {cost.reasoning_lost:,} of reasoning lost"
             )
         lines += [one.to_text() for one in self.settings]
         return "\n".join(lines)
@@ -139,12 +139,14 @@ def audit(
     rejected: Counter[str] = Counter()
     roles: Counter[str] = Counter()
     kept: list[Conversation] = []
-    records = 0
+    records, step = 0, 1
     for conversation in conversations:
+        if records % step == 0:
+            kept.append(conversation)
+            if len(kept) > HISTORY_SAMPLE:
+                kept, step = kept[::2], 2 * step
         records += 1
         roles[_roles(conversation)] += 1
-        if len(kept) < HISTORY_SAMPLE:
-            kept.append(conversation)
         for name, example in _touched(template, conversation, rejected, original):
             seen.setdefault(name, _Seen()).add(example)
     rows = [_row(name, value, example, seen, records) for name, value, example in _facts(template, original)]
@@ -152,7 +154,7 @@ def audit(
         rows += [_row(name, value, "", seen, records) for name, value in NOTICES.items()]
     known = {row.fact for row in rows}
     rows += [_row(name, "noticed in the data", "", seen, records) for name in sorted(seen) if name not in known]
-    history = history_costs(template, kept) if kept else {}
+    history = history_costs(template, kept)
     return Audit(rows, records, dict(rejected.most_common()), dict(roles.most_common(20)), history)
 
 

@@ -22,6 +22,7 @@ class HistoryCost:
     """What one ``history`` setting makes of some conversations, in the unit that was asked for.
 
     Attributes:
+        records: conversations, those that were rejected included.
         rows: samples.
         size: characters (or tokens) of all rows.
         trained: those of them that the default policy trains.
@@ -29,6 +30,7 @@ class HistoryCost:
         rejected: conversations that could not be rendered.
     """
 
+    records: int = 0
     rows: int = 0
     size: int = 0
     trained: int = 0
@@ -67,10 +69,11 @@ def history_costs(
         drops = bool(whole and whole[0].counts.get("reasoning_dropped"))
         for name, rows in (("whole", whole), ("per_turn", turns), ("auto", turns if drops else whole)):
             _add(costs[name], rows, measure)
-    return costs
+    return costs if costs["whole"].records else {}
 
 
 def _add(cost: HistoryCost, rows: list[Rendered] | None, measure: Callable[[Rendered], tuple[int, int]]) -> None:
+    cost.records += 1
     if rows is None:
         cost.rejected += 1
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import time
 
 import pytest
+from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from smalldata import write_data
@@ -224,7 +226,7 @@ def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
     assert found.tokens == pytest.approx(result.stats.tokens, rel=0.15)
     assert found.samples == pytest.approx(result.stats.samples, rel=0.1)
     assert json.loads(json.dumps(planned.to_dict(), default=str))["total"]["files"] == 4
-    assert "tokens in about" in planned.to_text()
+    assert "tokens in " in planned.to_text()
     assert 'style="--part:' in planned._repr_html_(), "the trained share has its bar"
 
 
@@ -250,6 +252,41 @@ def test_more_workers_than_cores_are_said_and_promise_no_speed(make_recipe, tmp_
 
     run(recipe, progress="lines")
     assert capsys.readouterr().err.count(said) == 1
+
+
+def test_plan_counts_duplicates_and_waits_for_the_longest_unit(make_recipe, tmp_path):
+    """What a run leaves out is left out of the plan; workers do not share a file that cannot be split."""
+    talks = [[{"role": "user", "content": f"q{n % 20}"}, {"role": "assistant", "content": "a"}] for n in range(100)]
+    lines = "".join(json.dumps({"messages": talk}) + "\n" for talk in talks)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "b.jsonl").write_text(lines[: len(lines) // 5])
+    one = {"filters": {"duplicates": "drop"}}
+    prompts = {"name": "prompts", "input": str(tmp_path / "b.jsonl"), "mode": "prompts"}
+    datasets = [
+        one | {"name": name, "input": str(tmp_path / file)} for name, file in (("a", "a.jsonl.gz"), ("b", "b.jsonl"))
+    ]
+    planned = plan(make_recipe(datasets=[*datasets, prompts]))
+    found = {data.name: data for data in planned.datasets}
+    assert (found["a"].samples, found["a"].filter_reasons) == (20, {"duplicate": 80})
+    assert (found["b"].samples, found["b"].filter_reasons) == (0, {"duplicate": 20})
+    assert planned.seconds >= max(data.unit_seconds for data in planned.datasets)
+    assert found["a"].unit_seconds == pytest.approx(found["a"].seconds)
+    assert planned.audit.records == 120, "prompts are to have no trained tokens"
+
+
+def test_plan_tells_threads_from_workers(make_recipe, tmp_path):
+    """Threads of one process share its memory and its interpreter."""
+    data = write_data(tmp_path / "in", files=1, records=5)
+    needed = []
+    for threads in (1, 4):
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=threads, processes=False, dashboard_address=None) as cluster,
+            Client(cluster, set_as_default=False) as client,
+        ):
+            planned = plan(make_recipe(data), client)
+        assert planned.workers == 2
+        needed.append(planned.needed_memory)
+    assert needed[1] - needed[0] > 300 * 2**20
 
 
 def test_plan_shows_what_history_costs(make_recipe, tmp_path):

@@ -83,6 +83,15 @@ def test_keys_of_messages_that_nothing_reads_are_listed():
     assert not [row for row in found.rows if row.fact == "message key 'reasoning'"]
 
 
+def test_history_is_measured_on_records_from_everywhere():
+    """Not on the first ones alone, which are those of one data set: reasoning of the others is lost all the same."""
+    found = audit(public("trl/qwen3"), [*[PLAIN] * 400, *[THINKING] * 200])
+    whole = found.history["whole"]
+    assert 100 <= whole.records <= 200
+    assert whole.reasoning_lost > 0
+    assert f"of {whole.records} records" in found.to_text()
+
+
 def test_history_costs():
     costs = history_costs(public("trl/qwen3"), [THINKING, PLAIN])
     assert costs["whole"].reasoning_lost == 50
