@@ -168,7 +168,7 @@ class Plan:
         ]
         for data in self.datasets:
             if len(data.layouts) > 1 or data.reject_reasons:
-                layouts, reasons = _counted(data.layouts), _counted(data.reject_reasons) or "none"
+                layouts, reasons = (_counted(counts) or "none" for counts in (data.layouts, data.reject_reasons))
                 lines.append(f"{data.name}: layouts of {data.sampled} records: {layouts}; rejects: {reasons}")
             for what, counts in (("filtered", data.filter_reasons), ("noticed", data.noticed)):
                 if counts:
@@ -318,6 +318,13 @@ def _plan_dataset(
 def _guesses(recipe: Recipe, datasets: list[DatasetPlan], even: float) -> list[str]:
     """What the numbers cannot know."""
     notes = [
+        f"{data.name}: gives no rows from {data.sampled} records of the sample"
+        if data.sampled
+        else f"{data.name}: its input holds no records"
+        for data in datasets
+        if not data.samples
+    ]
+    notes += [
         f"{data.name}: its largest unit alone takes about {duration(data.unit_seconds)}, longer than all workers "
         f"together need for an even share of the rest ({duration(even)}); more workers do not help, smaller files do"
         for data in datasets

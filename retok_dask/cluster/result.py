@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from retok_dask.recipe import Recipe
 
 
+POOR = 0.5
+"""Share of a data set's records whose rejection is worth a word, though the whole run has few rejects."""
+
+
+def poor(name: str, stats: UnitStats) -> str:
+    """What is to be said of a data set that gives no rows, or loses most of its records; else empty."""
+    if stats.samples and stats.reject_share < POOR:
+        return ""
+    why = ", ".join(f"{reason} {count:,}" for reason, count in (stats.rejected + stats.filtered).most_common(5))
+    left_out = sum(stats.rejected.values()) + sum(stats.filtered.values())
+    what = f"{left_out:,} of {stats.records_in:,} records are left out ({why})" if why else "its input holds no records"
+    return f"data set {name!r} has {'few' if stats.samples else 'no'} rows: {what}"
+
+
 @dataclass(frozen=True)
 class RunResult:
     """The end of a run.
@@ -62,6 +76,7 @@ class RunResult:
             recipe.max_reject_share,
             did_nothing,
             committed_before=len(manifest.units) if did_nothing else 0,
+            warnings=[text for name, stats in manifest.datasets.items() if (text := poor(name, stats))],
         )
 
     @classmethod
@@ -97,7 +112,7 @@ class RunResult:
             reasons = ", ".join(f"{reason} {count}" for reason, count in self.stats.rejected.most_common(5))
             return (
                 f"all units are written, but {self.stats.reject_share:.2%} of the records were rejected "
-                f"(limit {self.max_reject_share:.2%}): {reasons}; see {self.output}/rejects"
+                f"(limit {self.max_reject_share:.2%}): {reasons}; `retok rejects {self.output}` shows them"
             )
         if self.did_nothing:
             return f"nothing to do: {self.output} is finished"

@@ -292,7 +292,7 @@ class _Session:
             retries=outcome.retries,
             set_aside=outcome.set_aside,
             performance=self._performance_told,
-            warnings=self._warnings,
+            warnings=[*self._warnings, *result.warnings],
         )
 
     def _end(self, how: str, text: str) -> None:

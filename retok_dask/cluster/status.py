@@ -223,6 +223,9 @@ def output_status(folder: OutputFolder) -> OutputStatus:
     if manifest is not None:
         found.state = "finished"
         found.datasets = [_of_stats(name, stats, manifest) for name, stats in manifest.datasets.items()]
+        end = next((event for event in reversed(events) if event["kind"] == "end"), None)
+        if end is not None and end.get("how") == "failed":
+            found.text = f"with exit code 1: {end.get('text')}"
         return found
     found.datasets = _of_receipts(folder, events)
     _judge(found, folder, events, now)

@@ -181,9 +181,12 @@ def explain(error: BaseException, url: str, *, reading: bool = True) -> RetokErr
     if "NoSuchBucket" in text or "bucket does not exist" in text:
         bucket = url.partition("://")[2].partition("/")[0]
         return InputError(f"there is no bucket {bucket!r} (for {place}); check the name, the endpoint and the region")
+    if isinstance(error, NotADirectoryError):
+        return StorageError(f"{place} lies below a file, which is no folder; name another folder")
     if isinstance(error, FileNotFoundError):
-        kind = InputError if reading else StorageError
-        return kind(f"there is no {place}; check the path")
+        if not reading:
+            return StorageError(f"cannot write {place}: its folder cannot be made there; name another folder")
+        return InputError(f"there is no {place}; check the path")
     if isinstance(error, PermissionError):
         verb = "read" if reading else "write"
         return StorageError(f"no permission to {verb} {place}: {error}")

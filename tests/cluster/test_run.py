@@ -17,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 from smalldata import write_data
 
-from retok_dask.cluster import models, read_events, run, status
+from retok_dask.cluster import models, plan, read_events, run, status
 from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.versions import check_versions
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest
@@ -161,6 +161,26 @@ def test_too_many_rejects_end_non_zero_after_everything_is_done(make_recipe, cli
     again = run(recipe, client=client, progress="none")
     assert again.did_nothing
     assert again.exit_code == 1
+    shown = status(recipe.output).outputs[0]
+    assert shown.state == "finished"
+    assert "exit code 1" in shown.text
+
+
+def test_a_data_set_without_rows_is_named(make_recipe, client, tmp_path):
+    """Few rejects among all, but all of one data set; an input that holds nothing; a good one."""
+    data = write_data(tmp_path / "in", files=1, records=30)
+    (tmp_path / "texts.jsonl").write_text('{"text": "once"}\n' * 3)
+    (tmp_path / "nothing.jsonl").touch()
+    names = {"chat": "in", "texts": "texts.jsonl", "nothing": "nothing.jsonl"}
+    datasets = [{"name": name, "input": str(tmp_path / file)} for name, file in names.items()]
+    recipe = make_recipe(data, datasets=datasets, max_reject_share=0.2)
+    notes = plan(recipe, client).notes
+    for _ in range(2):  # and once more where there is nothing to do
+        result = run(recipe, client=client, progress="none")
+        assert result.exit_code == 0
+        assert [text.split("'")[1] for text in result.warnings] == ["nothing", "texts"]
+        assert "unknown_layout 3" in result.to_text()
+    assert sorted(note.split(":")[0] for note in notes) == ["nothing", "texts"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "receipt cut", "receipt of another", "fewer rows"])
