@@ -54,11 +54,12 @@ class LossMaskPolicy:
 
     - ``assistant``: what the model writes: reasoning, content, tool calls and
       the stop token of every assistant message.
-    - ``last_assistant``: the same, of the last assistant message only.
+    - ``last_assistant``: the same, of the last assistant message only; a row
+      that it is cut off from is left out.
     - ``final_answer``: content, tool calls and stop, without reasoning.
     - ``completion``: what the model writes after the last user message; for
       prompt/completion rows, whose prompt messages carry a flag, exactly the
-      completion.
+      completion. A row that the last user message is cut off from is left out.
     - ``all_but_system``: everything but BOS, system text and tool schemas.
     - ``after_first_user``: the same, after the first user message.
     - ``all``: every token.
@@ -94,19 +95,35 @@ class LossMaskPolicy:
     def __repr__(self) -> str:
         return f"LossMaskPolicy({self.name!r})"
 
-    def conflict(self, flags: Sequence[bool | None]) -> str:
+    @property
+    def needs_end(self) -> bool:
+        """Whether a row must hold its conversation's end: of one that was cut, another message would be trained."""
+        return self.name in ("last_assistant", "completion")
+
+    def conflict(
+        self, flags: Sequence[bool | None], kinds: Sequence[int], messages: Sequence[int], turn: int = -1
+    ) -> str:
         """Say why a conversation's flags contradict this policy; empty if they do not.
 
         "Only the last assistant message" and "train this earlier one" cannot
         both hold, and choosing silently is how masks go wrong (LlamaFactory
-        pull request 9630).
+        pull request 9630). In a row of one turn, that turn is the last one.
+
+        Args:
+            flags: of the row's messages.
+            kinds, messages: of its segments or spans.
+            turn: the one message that the row trains, or -1.
         """
-        if self.name == "last_assistant" and True in flags[:-1]:
-            return (
-                f"message {flags.index(True)} asks to be trained, but the policy is last_assistant; "
-                "use mask: assistant, or drop the flags"
-            )
-        return ""
+        if self.name != "last_assistant" or turn >= 0 or True not in flags:
+            return ""
+        last = max((at for kind, at in zip(kinds, messages, strict=True) if kind in BODY), default=-1)
+        asks = next((number for number, flag in enumerate(flags) if flag and number != last), -1)
+        if asks < 0:
+            return ""
+        return (
+            f"message {asks} asks to be trained, but the policy is last_assistant; "
+            "use mask: assistant, or drop the flags"
+        )
 
     def trained_segments(
         self,

@@ -23,6 +23,7 @@ from retok_dask.datasets.rows import read_batches
 from retok_dask.datasets.writer import UnitWriter
 from retok_dask.errors import OutputError
 from retok_dask.kernel import Batch, UnitStats
+from retok_dask.kernel.pending import ROW_LEFT_OUT
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema, turn_of
 from retok_dask.types import FilterReason, Kind, RejectReason
@@ -142,7 +143,7 @@ def remask(
     Raises:
         UnfinishedOutput: the run has not finished.
         RecipeError: there is no such policy.
-        OutputError: the folder to write is the run's own.
+        OutputError: the folder to write is the run's own, or rows were cut where the policy needs their end.
         FingerprintMismatch: the folder to write holds another run.
     """
     chosen = policy if isinstance(policy, str) else list(policy)
@@ -157,6 +158,7 @@ def remask(
     if old is None:
         msg = f"{source.url} has no run.json any more; it is needed to say what the new folder is"
         raise OutputError(msg)
+    _refuse_cut_rows(data.recipe, chosen, data.manifest.total.truncated)
     recipe = data.recipe.with_changes(mask=chosen, output=target.url)
     fingerprint = replace(old, recipe=old.recipe | {"mask": chosen})
     check_fingerprint(target, fingerprint)
@@ -178,6 +180,17 @@ def remask(
     left_out = data.manifest.total.filtered + data.manifest.total.rejected
     gone = sum(left_out[reason.value] for reason in MASK_REASONS)
     return Remasked(target.url, name, manifest, gone)
+
+
+def _refuse_cut_rows(recipe: Recipe, policy: str | Sequence[str], truncated: int) -> None:
+    """What was cut off a row is not written: which message was the last one cannot be known."""
+    changed = policy != recipe.mask and LossMaskPolicy(policy).needs_end
+    if truncated and changed and recipe.truncation in ("right", "message"):
+        msg = (
+            f"{truncated:,} rows were cut at their end (truncation: {recipe.truncation}), so which message {policy} "
+            f"would train in them cannot be known from what was written; run again with mask: {policy}"
+        )
+        raise OutputError(msg)
 
 
 def remask_unit(unit: str, *, source: OutputFolder, target: OutputFolder, recipe: Recipe, fingerprint: str) -> None:
@@ -214,6 +227,7 @@ class _UnitMask:
         self._bos_segments = 0
         self._written: set[str] = set()
         self._refused: dict[str, dict[str, Any]] = {}
+        self._lost: list[tuple[str, str]] = []
 
     def carried(self) -> UnitStats:
         """Counts of the old unit that do not depend on its rows."""
@@ -249,6 +263,7 @@ class _UnitMask:
         for name in ("text_bytes", "byte_tokens", "unknown_tokens"):
             setattr(stats, name, _part(getattr(self._old, name), self._tokens, self._old.tokens))
         stats.fallback_rows = _part(self._old.fallback_rows, self._samples, self._old.samples)
+        stats.counts.update(name for record, name in self._lost if record in self._written)
         rows = self.left_out()
         for row in rows:
             counter = stats.rejected if row["outcome"] == "rejected" else stats.filtered
@@ -286,13 +301,19 @@ class _UnitMask:
             refusal = self._refusal(samples, row, int(losses[row]), int(lengths[row]))
             if refusal is not None:
                 keep[row] = False
+                self._lost.append((record, ROW_LEFT_OUT + refusal[1]))
                 self._refused.setdefault(record, _reject_row(samples, row, *refusal))
         return keep
 
     def _refusal(self, samples: pa.RecordBatch, row: int, loss: int, length: int) -> tuple[str, str, str] | None:
         """Outcome, reason and detail as the kernel words them."""
         rules = self._spec.filters
-        conflict = self._policy.conflict(_flags(samples.column("message_flags")[row].as_py()))
+        flags = _flags(samples.column("message_flags")[row].as_py())
+        segments = (
+            segment_matrix(samples.column("segments").slice(row, 1))[0] if True in flags else np.zeros((0, 4), int)
+        )
+        turn = turn_of(samples.column("sample_id")[row].as_py())
+        conflict = self._policy.conflict(flags, segments[:, 2].tolist(), segments[:, 3].tolist(), turn)
         if conflict:
             return "rejected", RejectReason.flag_conflict.value, conflict
         if self._spec.mode == "prompts":

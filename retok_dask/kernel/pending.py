@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Mark = tuple[str, int, int]
 """Where an item lies: file, byte offset (or row where there is none), number within its record."""
 
+ROW_LEFT_OUT = "row_left_out_"
+"""Begins the name of a count: rows that are not written, of records of which another is."""
+
 MEMORY = "memory"
 """What stands for the file of items that come from none."""
 
@@ -50,6 +53,7 @@ class Origin:
         value: what a record without bytes holds; otherwise it is let go.
         written: rows of it that are written.
         left_out: why it, or a row of it, is not.
+        lost: why its rows are not, one reason for each.
     """
 
     file: str
@@ -59,6 +63,7 @@ class Origin:
     value: Any
     written: int = 0
     left_out: Reject | Filtered | None = None
+    lost: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, record: Record) -> Self:
@@ -83,7 +88,8 @@ class Origin:
         self.leave_out(error if isinstance(error, (RecordRejected, RecordFiltered)) else _unexpected(error))
 
     def leave_out(self, why: RecordRejected | RecordFiltered) -> None:
-        """Note why the record, or a row of it, is not written; the first reason stays."""
+        """Note why the record, or a row of it, is not written; the record keeps the first reason."""
+        self.lost.append(str(why.reason))
         if self.left_out is not None:
             return
         if isinstance(why, RecordFiltered):
@@ -132,6 +138,8 @@ class Pending:
         for origin in self.origins:
             if origin.written:
                 self.stats.records_out += 1
+                for reason in origin.lost:
+                    self.stats.counts[ROW_LEFT_OUT + reason] += 1
             else:
                 assert origin.left_out is not None, origin
                 self.left_out.append(origin.left_out)

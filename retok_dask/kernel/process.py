@@ -16,7 +16,7 @@ from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
 from retok_dask.kernel.pending import MEMORY, InMemory, Mark, Origin, Pending
 from retok_dask.kernel.recover import Recoverer
-from retok_dask.kernel.rows import Pieces, chunks, cut_of, may_be_refused, refusal, take_pieces
+from retok_dask.kernel.rows import Pieces, chunks, cut_of, lost_by_cut, may_be_refused, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
 from retok_dask.kernel.stats import count_tokens, trained_tokens
@@ -216,7 +216,8 @@ class Kernel:
             raise RecordFiltered(FilterReason.duplicate)
         counts = pending.stats.counts
         for row in self._rows_of(item):
-            conflict = self.policy.conflict(row.rendered.flags)
+            said = row.rendered
+            conflict = self.policy.conflict(said.flags, said.kinds, said.messages, said.turn)
             if conflict:
                 origin.leave_out(RecordRejected(RejectReason.flag_conflict, conflict))
                 continue
@@ -281,10 +282,9 @@ class Kernel:
                 places += [(row, start, end) for start, end in chunks(length, self._chunks, overlap)]
                 continue
             start, end = cut_of(encoded, row, length, self.recipe)
-            if end <= start < length:
-                pending.origin(row).leave_out(
-                    RecordFiltered(FilterReason.too_long, f"{length} tokens, limit {self.recipe.max_length}")
-                )
+            lost = lost_by_cut(self.policy, encoded, row, (start, end, length), pending.rows[row], limit)
+            if lost is not None:
+                pending.origin(row).leave_out(lost)
                 continue
             places.append((row, start, end))
         return Pieces.of(places, lengths)

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
-from retok_dask.types import Encoded, FilterReason
+from retok_dask.types import Encoded, FilterReason, RecordFiltered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
+    from retok_dask.kernel.items import Row
+    from retok_dask.masks import LossMaskPolicy
     from retok_dask.recipe import FilterSpec, Recipe
+    from retok_dask.types import Rendered
 
     Int64 = npt.NDArray[np.int64]
 
@@ -113,6 +116,39 @@ def cut_of(encoded: Encoded, row: int, length: int, recipe: Recipe) -> tuple[int
     if recipe.truncation == "message":
         return 0, message_end(encoded, row, limit)
     return 0, 0
+
+
+def lost_by_cut(
+    policy: LossMaskPolicy, encoded: Encoded, row: int, cut: tuple[int, int, int], of: Row, limit: int | None
+) -> RecordFiltered | None:
+    """Why a row is left out that is cut to tokens `start` to `end` of `length`; None if it is written."""
+    start, end, length = cut
+    if end <= start < length:
+        return RecordFiltered(FilterReason.too_long, f"{length} tokens, limit {limit}")
+    if (
+        end < length
+        and policy.needs_end
+        and of.trains
+        and of.mask is None
+        and _trains_other(policy, encoded, row, end, of.rendered)
+    ):
+        why = f"what {policy.name} trains is cut off: {length} tokens, cut at {end}"
+        return RecordFiltered(FilterReason.no_trained_tokens_after_truncation, why)
+    return None
+
+
+def _trains_other(policy: LossMaskPolicy, encoded: Encoded, row: int, end: int, rendered: Rendered) -> bool:
+    """Whether a policy trains other segments of a row's first `end` tokens than it would of the whole row."""
+    part = slice(int(encoded.seg_splits[row]), int(encoded.seg_splits[row + 1]))
+    kinds, messages = encoded.seg_kind[part], encoded.seg_message[part]
+    kept = int(np.count_nonzero(encoded.seg_start[part] < end))
+    flags = [rendered.flags] if rendered.flags else None
+    turns = np.array([rendered.turn])
+    whole, left = (
+        policy.trained_segments(np.array([0, size]), kinds[:size], messages[:size], flags=flags, turns=turns)
+        for size in (len(kinds), kept)
+    )
+    return not np.array_equal(whole[:kept], left)
 
 
 def may_be_refused(rules: FilterSpec, length: Int64, loss: Int64, trains: npt.NDArray[np.bool_]) -> Int64:

@@ -17,6 +17,7 @@ from retok_dask.cli import app
 from retok_dask.datasets import diff, export, open_dataset, read_manifest, remask
 from retok_dask.datasets.exits import EXITS
 from retok_dask.doing import heard_by
+from retok_dask.errors import OutputError
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,27 @@ def test_flags_and_rows_of_one_turn(tmp_path, source, history):
         assert derived.manifest.total.loss_tokens == fresh.total.loss_tokens
         if source != OWN_FLAGS:  # with a flag on each message, every policy gives the same
             assert fresh.content_digest != original.content_digest
+
+
+@pytest.mark.parametrize("truncation", ["right", "left", "message"])
+def test_rows_that_were_cut(tmp_path, truncation):
+    """Which message was the last one is not to be seen in a row that lost its end; what can be told is as afresh."""
+    recipe = demo_recipe(tmp_path, max_length=120, truncation=truncation, max_reject_share=1.0)
+    run_recipe(recipe)
+    for policy in ("last_assistant", "completion", "final_answer"):
+        changed = recipe.with_changes(mask=policy, output=str(tmp_path / f"fresh-{policy}"))
+        fresh = read_manifest(run_recipe(changed))
+        assert fresh.total.truncated or (truncation == "message" and policy != "final_answer")
+        report = validate(changed.output, full=True)
+        assert report.passed, report.to_text()
+        if policy == "final_answer" or truncation == "left":
+            derived = remask(recipe.output, policy, str(tmp_path / f"derived-{policy}"))
+            assert derived.gone or derived.manifest.content_digest == fresh.content_digest
+        else:
+            with pytest.raises(OutputError, match=f"{policy} would train in them cannot be known"):
+                remask(recipe.output, policy, str(tmp_path / f"derived-{policy}"))
+            back = remask(changed.output, "assistant", str(tmp_path / f"back-{policy}"))
+            assert back.manifest.total.balanced
 
 
 def test_workers_of_a_cluster_do_it_too(original, tmp_path):

@@ -116,9 +116,15 @@ def test_one_turn_of_a_per_turn_row():
 
 def test_contradicting_flags_are_named():
     policy = LossMaskPolicy("last_assistant")
-    assert policy.conflict([None, True, None, None])
-    assert not policy.conflict([None, False, None, None])
-    assert not LossMaskPolicy("assistant").conflict([None, True, None])
+    spans = [Kind.user, Kind.content, Kind.user, Kind.content, Kind.user], [0, 1, 2, 3, 4]
+    assert policy.conflict([None, True, None, None], *spans)
+    assert policy.conflict([True, None, None, None], *spans)
+    assert not policy.conflict([None, False, None, None], *spans)
+    assert not policy.conflict(
+        [None, None, None, True, None], *spans
+    )  # the last answer, though a user has the last word
+    assert not policy.conflict([None, True, None, True], *spans, turn=3)
+    assert not LossMaskPolicy("assistant").conflict([None, True, None], *spans)
 
 
 def test_unknown_names_say_the_nearest():

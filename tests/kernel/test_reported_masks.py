@@ -260,3 +260,55 @@ def test_a19_tags_written_into_a_template_by_hand():
     texts = [qwen().decode(row["input_ids"]) for row in (first, second)]
     assert texts[1] == texts[0].replace("a<|im_end|>\n", "a<|im_end|>").replace("b<|im_end|>\n", "b<|im_end|>")
     assert made[0].template.digest != made[1].template.digest
+
+
+CUT_TALK = [
+    {"role": "system", "content": "rules"},
+    {"role": "user", "content": "q1"},
+    {"role": "assistant", "reasoning_content": "r1", "content": "a1 is this"},
+    {"role": "user", "content": "q2 and more"},
+    {"role": "assistant", "reasoning_content": "r2", "content": "a2 is that"},
+]
+
+
+@pytest.mark.parametrize("truncation", ["right", "left", "message"])
+@pytest.mark.parametrize(
+    "policy", ["assistant", "last_assistant", "final_answer", "completion", "all_but_system", "all"]
+)
+def test_a03_a_cut_row_trains_what_the_whole_row_would(policy, truncation):
+    """An answer that is not the last one is no last answer because the last one was cut off."""
+    record = {"messages": CUT_TALK}
+    (whole,), _, _ = outcome(real(QWEN3, mask=policy), [record])
+    length = whole["num_tokens"]
+    written = 0
+    for limit in range(1, length, 3):
+        rows, left_out, _ = outcome(real(QWEN3, mask=policy, max_length=limit, truncation=truncation), [record])
+        for row in rows:
+            start = length - row["num_tokens"] if truncation == "left" else 0
+            part = slice(start, start + row["num_tokens"])
+            assert row["input_ids"] == whole["input_ids"][part]
+            assert row["loss_mask"] == whole["loss_mask"][part], (limit, trained_text(row, qwen()))
+        if not rows:
+            assert left_out[0]["reason"] in ("no_trained_tokens_after_truncation", "too_long")
+        written += len(rows)
+    # cut after a message, the row has lost the one that these policies train
+    assert bool(written) == (truncation != "message" or policy not in ("last_assistant", "completion"))
+
+
+def test_a12_a_turn_that_is_left_out_of_a_record_is_counted():
+    """Its other turns are written, so that the record itself is not among those that were left out."""
+    record = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}] * 3}
+    rows, left_out, stats = outcome(real(QWEN25, history="per_turn", max_length=50), [record])
+    assert len(rows) == 2
+    assert not left_out
+    assert stats.counts["row_left_out_too_long"] == 1
+
+
+def test_a17_the_last_answer_may_be_flagged_wherever_the_conversation_ends():
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train": True}]
+    talk = [*messages, {"role": "user", "content": "bye"}]
+    (row,), _, _ = outcome(real(QWEN25, mask="last_assistant"), [{"messages": talk}])
+    assert trained_text(row, qwen()) == ["a<|im_end|>"]
+    turns, _, stats = outcome(real(QWEN25, mask="last_assistant", history="per_turn"), [{"messages": messages * 2}])
+    assert [trained_text(turn, qwen()) for turn in turns] == [["a<|im_end|>"]] * 2
+    assert not any(name.startswith("row_left_out") for name in stats.counts)
