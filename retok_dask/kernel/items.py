@@ -245,8 +245,8 @@ def _check_segments(item: TokenRow, length: int) -> None:
 def _prompt_row(item: Conversation, template: ChatTemplate) -> Row:
     rendered = template.render_prompt(item)
     kept = _kept(item.kept)
-    last_user = max(n for n, message in enumerate(item.messages) if message.get("role") == "user")
-    kept[PROMPT_COLUMN] = orjson.dumps(item.messages[: last_user + 1]).decode()
+    last = max(n for n, message in enumerate(item.messages) if message.get("role") in ("user", "tool", "function"))
+    kept[PROMPT_COLUMN] = orjson.dumps(item.messages[: last + 1]).decode()
     return Row(rendered, kept, trains=False)
 
 

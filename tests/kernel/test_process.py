@@ -6,6 +6,7 @@ import random
 
 import loaded
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -208,6 +209,21 @@ def test_prompts_end_with_the_generation_prompt():
     assert text.endswith("q2<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert not any(rows[0]["loss_mask"])
     assert "q2" in rows[0]["prompt_messages"]
+
+
+@pytest.mark.parametrize("tail", [[], ["x"], ["x", "y"]])
+def test_the_messages_of_a_prompt_are_those_of_its_ids(tail):
+    """Whoever answers them anew must see what the ids show, results of tools too."""
+    asked = [{"role": "user", "content": "what"}]
+    for text in tail:
+        called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+        asked += [called, {"role": "tool", "content": text}]
+    messages = [*asked, {"role": "assistant", "content": "so"}]
+    (row,), _, _ = outcome(pipeline(dataset={"mode": "prompts"}), [{"messages": messages}])
+    kept = orjson.loads(row["prompt_messages"])
+    assert kept == asked
+    (again,), _, _ = outcome(pipeline(dataset={"mode": "prompts"}), [{"messages": kept}])
+    assert again["input_ids"] == row["input_ids"]
 
 
 def test_filters_count_by_reason():
