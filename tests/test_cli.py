@@ -16,8 +16,12 @@ import pytest
 import yaml
 from pipelines import qwen
 
+from retok_dask import Tokenizer, read_completions
 from retok_dask.cli import main
 from retok_dask.demo import chat_template, qwen_tokenizer_spec, write_demo
+from retok_dask.errors import RecipeError, TokenizerError
+from retok_dask.views.choosing import choices
+from retok_dask.views.exploring import explore
 
 
 @dataclass
@@ -324,6 +328,17 @@ def test_what_was_left_out_is_said_of_what_is_done(finished, tmp_path):
     half = in_process("rejects", tmp_path / "half")
     assert "1 of 3 units are done" in half.stdout
     assert "every record was written" not in half.stdout
+
+
+def test_python_takes_the_path_of_a_recipe_wherever_it_takes_one(finished):
+    folder, facts, _ = finished
+    path = str(folder / "recipe.yaml")
+    assert read_completions(path).count().compute(scheduler="sync") == sum(facts["conversations"].values())
+    assert set(explore(path, records=3).to_dict()) >= {"chat", "tools"}
+    with pytest.raises(RecipeError, match="'chat'"):
+        choices(path, dataset="chta")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        Tokenizer.load(str(folder / "tokenizer.json"))
 
 
 def test_ctrl_c_is_answered(finished, monkeypatch):

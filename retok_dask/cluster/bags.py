@@ -33,7 +33,7 @@ def read_completions(source: Recipe | DatasetSpec | str, *, dataset: str | None 
     """The records of a data set as a bag of conversations (or documents, or rows of ids), one unit a partition.
 
     Args:
-        source: a recipe, one of its data sets, or an input (file, glob, folder, URL).
+        source: a recipe (or the path of its YAML file), one of its data sets, or an input (file, glob, folder, URL).
         dataset: which data set of a recipe; None for all of them.
         rejects: give records that are none as :class:`~retok_dask.types.Reject`
             too; else they are left out.
@@ -55,6 +55,8 @@ def read_completions(source: Recipe | DatasetSpec | str, *, dataset: str | None 
 def _recipe_of(source: Recipe | DatasetSpec | str) -> Recipe:
     if isinstance(source, Recipe):
         return source
+    if isinstance(source, str) and source.endswith((".yaml", ".yml")):
+        return Recipe.load(source)
     spec = (
         source.model_dump(mode="json", exclude_unset=True)
         if isinstance(source, DatasetSpec)

@@ -13,6 +13,7 @@ import zstandard
 
 from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
+from retok_dask.recipe import TokenizerSpec
 from retok_dask.tokenizers import certificate as certificates
 from retok_dask.tokenizers.batch import BatchEncoder
 from retok_dask.tokenizers.bytelevel import uses_nfc
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from retok_dask.recipe import StorageSpec, TokenizerSpec
+    from retok_dask.recipe import StorageSpec
     from retok_dask.tokenizers.engines import Engine
     from retok_dask.types import Encoded, Rendered
 
@@ -97,7 +98,7 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        spec: TokenizerSpec,
+        spec: TokenizerSpec | str,
         *,
         storage: StorageSpec | None = None,
         engine: EngineChoice = "auto",
@@ -106,7 +107,8 @@ class Tokenizer:
         """Load the tokenizer that a recipe names.
 
         Args:
-            spec: where it is; see :class:`~retok_dask.recipe.TokenizerSpec`.
+            spec: where it is, as a recipe says it: a path alone, or a
+                :class:`~retok_dask.recipe.TokenizerSpec`.
             storage: how to reach S3, for paths there.
             engine: ``auto`` uses the fast engine where a certificate holds;
                 ``reference`` never does.
@@ -116,6 +118,7 @@ class Tokenizer:
         Raises:
             TokenizerError: it is missing, unreadable or damaged.
         """
+        spec = TokenizerSpec(path=spec) if isinstance(spec, str) else spec
         doing(f"loading the tokenizer {spec.path}")
         return cls(load_definition(spec, storage), engine=engine, patience=LITTLE if patient else 0)
 

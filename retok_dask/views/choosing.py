@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.datasets.remask import policy_mask
+from retok_dask.errors import RecipeError, did_you_mean
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.masks import LossMaskPolicy
-from retok_dask.recipe import PRESETS
+from retok_dask.recipe import PRESETS, Recipe
 from retok_dask.templates import audit
 from retok_dask.tokenizers.switches import switches
 from retok_dask.types import Conversation, Record, RecordRejected
@@ -22,8 +23,9 @@ from retok_dask.views.tokens import TokenView, token_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from retok_dask.recipe import DatasetSpec, Recipe
+    from retok_dask.recipe import DatasetSpec
     from retok_dask.templates import Audit
     from retok_dask.tokenizers import Tokenizer
     from retok_dask.types import Reject
@@ -123,18 +125,19 @@ class Choices:
     __repr__ = to_text
 
 
-def choices(recipe: Recipe, *, dataset: str | None = None, records: int = 300) -> Choices:
+def choices(recipe: Recipe | str | Path, *, dataset: str | None = None, records: int = 300) -> Choices:
     """Try every history and policy on the first records of a data set of conversations.
 
     Args:
-        recipe: names tokenizer, template and data.
+        recipe: names tokenizer, template and data; a recipe, or the path of its YAML file.
         dataset: which data set; the first by default.
         records: how many are read.
 
     Raises:
         TokenizerError, TemplateError: tokenizer or template cannot be used.
-        KeyError: there is no such data set.
+        RecipeError: there is no such data set.
     """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     spec = _chosen(recipe, dataset)
     found = list(islice(_records(recipe, spec), records))
     tokenizer = tokenizer_of(recipe)
@@ -176,7 +179,11 @@ def _chosen(recipe: Recipe, name: str | None) -> DatasetSpec:
     """A data set by name, or the first one."""
     if name is None:
         return recipe.datasets[0]
-    return {spec.name: spec for spec in recipe.datasets}[name]
+    known = {spec.name: spec for spec in recipe.datasets}
+    if name not in known:
+        msg = f"the recipe has no data set {name!r}.{did_you_mean(name, known)}"
+        raise RecipeError(msg)
+    return known[name]
 
 
 def _conversations(recipe: Recipe, spec: DatasetSpec) -> Iterator[Conversation]:

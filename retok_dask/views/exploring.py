@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.compare.language import language_of
 from retok_dask.completions import layout_for, list_inputs, read_records
+from retok_dask.recipe import Recipe
 from retok_dask.types import Conversation, Document, Record, RecordRejected, Reject
 from retok_dask.views import plots
 from retok_dask.views.conversation import ConversationView, conversation_view
@@ -17,9 +18,10 @@ from retok_dask.views.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from retok_dask.completions import Layout, Unit
-    from retok_dask.recipe import DatasetSpec, Recipe
+    from retok_dask.recipe import DatasetSpec
 
 
 @dataclass
@@ -154,18 +156,19 @@ def _plain(look: DatasetLook) -> dict[str, Any]:
     return data | {"kept": {name: dict(values) for name, values in look.kept.items()}}
 
 
-def explore(recipe: Recipe, *, records: int = 2000) -> Exploration:
+def explore(recipe: Recipe | str | Path, *, records: int = 2000) -> Exploration:
     """Read the first records of each data set and say what they are.
 
     Nothing is rendered or encoded, and no cluster is needed.
 
     Args:
-        recipe: its data sets are read.
+        recipe: its data sets are read; a recipe, or the path of its YAML file.
         records: at most so many of each data set, spread over its units.
 
     Raises:
         InputError: a pattern matches nothing.
     """
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     listing = list_inputs(recipe)
     looks: dict[str, DatasetLook] = {}
     odd: list[tuple[str, str, int, str, str]] = []
