@@ -177,13 +177,17 @@ def test_report_fails_where_units_are_missing_and_rejects_are_too_many(work: Pat
 
 
 def test_the_command_gives_the_verdict(work: Path, ran: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "retok_dask.cli", "report", str(tmp_path / "nothing"), "--to", str(tmp_path / "r")]
+    """Of a run that has not finished; a folder without one is refused, which the command's own tests hold."""
+    (tmp_path / "half" / "_retok").mkdir(parents=True)
+    for name in ("run.json", "recipe.yaml", "inputs.json", "listing.json"):
+        shutil.copy(work / "demo" / "tokens" / "_retok" / name, tmp_path / "half" / "_retok" / name)
+    command = [sys.executable, "-m", "retok_dask.cli", "report", str(tmp_path / "half"), "--to", str(tmp_path / "r")]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert time.monotonic() - started < 120
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert "FAILED" in done.stdout
-    assert "holds no run" in done.stdout
+    assert "failed check: finished" in done.stdout
     assert "FAILED" in (tmp_path / "r" / "report.html").read_text()
 
 
