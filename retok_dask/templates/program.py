@@ -7,8 +7,9 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from retok_dask.templates.engines import Engine, JinjaEngine, LimitReached, MiniEngine, Raised, RenderFailed
+from retok_dask.templates.engines import Engine, JinjaEngine, MiniEngine
 from retok_dask.templates.instrument import Method, instrument
+from retok_dask.templates.limits import LimitReached, Raised, RenderFailed
 from retok_dask.templates.marks import unmark
 from retok_dask.templates.prove import Form, Setting, render_marked, render_plain, shaped
 from retok_dask.templates.scan import scan, unused_marks
@@ -55,7 +56,7 @@ class Learned:
         refused: probes that the template refuses, with its words.
         dropped: what the template leaves out, by probe: (probe, message, part).
         tried: methods that failed before.
-        fuel: about how many steps of minijinja a message takes.
+        fuel: about how many steps of minijinja a message takes, and a character more.
         tags: how ``{% generation %}`` tags compare, by probe.
     """
 
@@ -66,7 +67,7 @@ class Learned:
     refused: dict[str, str]
     dropped: tuple[tuple[str, int, str], ...]
     tried: tuple[str, ...]
-    fuel: int = 0
+    fuel: tuple[int, int] = (0, 0)
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -201,7 +202,7 @@ class Program:
     def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> str:
         engine = self.marked_engine(name, marks)
         if isinstance(engine, MiniEngine):
-            engine.set_fuel(self._fuel(len(shown), seen.tool_objects))
+            engine.set_fuel(self._fuel(len(shown), seen))
         return render_marked(
             engine,
             self.learned.method,
@@ -265,9 +266,11 @@ class Program:
                 self._preambles.popitem(last=False)
         return self._preambles[key]
 
-    def _fuel(self, messages: int, tool_objects: int) -> int:
+    def _fuel(self, messages: int, seen: Scan) -> int:
         """Many times the steps that a conversation needs: what runs out of them is left to the guarded Jinja."""
-        return 10 * self.learned.fuel * (messages + 8) * (1 + messages // 32) + 400 * tool_objects
+        message, character = self.learned.fuel
+        steps = 10 * message * (messages + 8) * (1 + messages // 32) + 400 * seen.tool_objects
+        return steps + 10 * character * seen.size if character else steps
 
     def _limit(self, messages: list[Message]) -> int:
         size = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))

@@ -9,24 +9,16 @@ no other's.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.errors import TemplateError, UnprovenTemplate
 from retok_dask.templates.context import template_context, template_messages, text_parts
-from retok_dask.templates.engines import (
-    IDENTIFY,
-    Engine,
-    JinjaEngine,
-    LimitReached,
-    Limits,
-    MiniEngine,
-    Raised,
-    RenderFailed,
-)
+from retok_dask.templates.engines import IDENTIFY, Engine, JinjaEngine, MiniEngine
 from retok_dask.templates.growth import growing
 from retok_dask.templates.instrument import Method, assigned_messages, instrument
+from retok_dask.templates.limits import LimitReached, Limits, Raised, RenderFailed
 from retok_dask.templates.marks import Marks, unmark
 from retok_dask.templates.probes import Message, Probe, probes
 from retok_dask.templates.shape import Trace
@@ -38,6 +30,9 @@ if TYPE_CHECKING:
     import jinja2.nodes as n
 
 Failure = Raised | RenderFailed
+
+_MORE = 1000
+"""Characters put to each text to find out whether a template goes through texts one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ class Proof:
     traces: list[Trace] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
-    fuel: int = 0
+    fuel: tuple[int, int] = (0, 0)
 
     def dropped(self) -> Iterator[tuple[str, int, str]]:
         """What the template leaves out: (probe, message, part: R, C, T)."""
@@ -173,14 +168,14 @@ def prove(tree: n.Template, setting: Setting) -> Proof:
     tried: list[str] = []
     grows = growing(tree)
     if grows:
-        tried.append(f"minijinja: not used, because {grows} can make giants out of small texts")
+        tried.append(f"minijinja: not used, because {grows} might make giants out of small texts")
     for engine_name in ("minijinja", "jinja") if setting.fast and not grows else ("jinja",):
         for method in _ladder(tree):
             outcome = _try(tree, engine_name, method, form, plain, setting)
             if isinstance(outcome, str):
                 tried.append(f"{engine_name}, {method.describe()}: {outcome}")
                 continue
-            fuel = _steps(tree, method, form, outcome, setting) if engine_name == MiniEngine.name else 0
+            fuel = _fuel(tree, method, form, outcome, setting) if engine_name == MiniEngine.name else (0, 0)
             return Proof(engine_name, method, form, outcome, refused, tried, fuel)
     nearest = tried[-1] if tried else "no method applies"
     msg = (
@@ -191,27 +186,29 @@ def prove(tree: n.Template, setting: Setting) -> Proof:
     raise UnprovenTemplate(msg)
 
 
-def _steps(tree: n.Template, method: Method, form: Form, traces: list[Trace], setting: Setting) -> int:
-    """About how many steps minijinja takes for one message of a probe."""
-    trace = max(traces, key=lambda trace: len(trace.probe.messages))
-    marks, low, high = Marks(), 16, setting.limits.fuel
-    engine = MiniEngine(instrument(tree, method, marks), date=setting.date, limits=setting.limits)
+def _fuel(tree: n.Template, method: Method, form: Form, traces: list[Trace], setting: Setting) -> tuple[int, int]:
+    """About how many steps minijinja takes for one message of a probe, and for one more character of its texts."""
+    probe = max(traces, key=lambda trace: len(trace.probe.messages)).probe
+    engine = MiniEngine(instrument(tree, method, Marks()), date=setting.date, limits=setting.limits)
+    steps = _steps(engine, method, form, probe, setting)
+    texts = [message for message in probe.messages if message.get("content")]
+    longer = [m | {"content": m["content"] + "x" * _MORE} if m in texts else m for m in probe.messages]
+    more = _steps(engine, method, form, replace(probe, messages=longer), setting) - steps
+    return steps // len(probe.messages) + 1, max(0, round(more / (_MORE * len(texts))))
+
+
+def _steps(engine: MiniEngine, method: Method, form: Form, probe: Probe, setting: Setting) -> int:
+    """About how many steps minijinja takes for a probe; as many as it may where it does not render."""
+    low, high = 16, setting.limits.fuel
     while high - low > low // 8:
         engine.set_fuel((low + high) // 2)
         try:
-            render_marked(
-                engine,
-                method,
-                marks,
-                shaped(trace.probe.messages, form),
-                trace.probe.tools,
-                setting.variables,
-                setting.limits.floor,
-            )
+            messages = shaped(probe.messages, form)
+            render_marked(engine, method, Marks(), messages, probe.tools, setting.variables, setting.limits.floor)
             high = (low + high) // 2
         except RenderFailed:
             low = (low + high) // 2
-    return high // len(trace.probe.messages) + 1
+    return high
 
 
 def _reference(tree: n.Template, setting: Setting) -> JinjaEngine:

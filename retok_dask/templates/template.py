@@ -15,8 +15,8 @@ from retok_dask.doing import doing
 from retok_dask.recipe import NormalizeSpec
 from retok_dask.templates.build import Builder, Source, leading_system
 from retok_dask.templates.controls import ControlTokens, count_in
-from retok_dask.templates.engines import Limits
 from retok_dask.templates.learned import State, TemplateFacts, learn_template
+from retok_dask.templates.limits import Limits
 from retok_dask.templates.loading import template_texts
 from retok_dask.templates.markers import MarkControls, check_markers, joined_tokens
 from retok_dask.templates.marks import unmark

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2.nodes as n
 
-from retok_dask.templates.engines import LimitReached, MiniEngine, Raised, RenderFailed
+from retok_dask.templates.engines import MiniEngine
+from retok_dask.templates.limits import LimitReached, Raised, RenderFailed
 from retok_dask.templates.schemas import ToolList, json_of
 from retok_dask.templates.syntax import write
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from retok_dask.templates.engines import Limits
+    from retok_dask.templates.limits import Limits
 
 _TOOLS, _PART, _SHORT = "tools", "retok_tools_", "short"
 

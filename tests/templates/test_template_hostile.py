@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
-from templates_common import chat, load, public_texts
+from templates_common import chat, load, public, public_texts
 
 from retok_dask.errors import TemplateError
 from retok_dask.types import RecordRejected, RejectReason
@@ -26,6 +27,43 @@ GIANTS = {
     "replace filter": GROW.replace("STEP", "ns.x|replace('a', ns.x)"),
     "join": GROW.replace("STEP", "([ns.x] * 1000)|join(ns.x)"),
     "join method": GROW.replace("STEP", "ns.x.join([ns.x] * 1000)"),
+    "macro": "{% macro d(t) %}{{ t }}{{ t }}{% endmacro %}" + GROW.replace("STEP", "d(ns.x)"),
+    "macro that is passed on": "{% macro d(t) %}{{ t }}{{ t }}{% endmacro %}{% set f = d %}"
+    + GROW.replace("STEP", "f(ns.x)"),
+    "macro that calls itself": "{% macro d(t, k) %}{{ d(t ~ t, k - 1) if k else t }}{% endmacro %}{{ d('aaaaaaaa', 60) }}",
+    "macros one in another": "{% macro d0(t) %}{{ t }}{{ t }}{% endmacro %}"
+    + "".join(
+        f"{{% macro d{k}(t) %}}{{% set u = d{k - 1}(t) %}}{{{{ u }}}}{{{{ u }}}}{{% endmacro %}}" for k in range(1, 60)
+    )
+    + "{{ d59('aaaaaaaa') }}",
+    "namespace of another name": "{% macro d(a, b) %}{% set a.x = b.x ~ b.x %}{% endmacro %}"
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{{ d(ns, ns) }}{% endfor %}",
+    "caller": "{% macro d() %}{{ caller() }}{{ caller() }}{% endmacro %}{% set ns = namespace(x='aaaaaaaa') %}"
+    "{% for i in range(60) %}{% set y %}{% call d() %}{{ ns.x }}{% endcall %}{% endset %}{% set ns.x = y %}{% endfor %}",
+    "set block": GROW.replace("{% set ns.x = STEP %}", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+    "set blocks": "{% set x = 'aaaaaaaa' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
+    "loops in set blocks": "{% set x = 'aaaaaaaa' %}"
+    + "{% set x %}{% for i in range(9999) %}{{ x }}{% endfor %}{% endset %}" * 4,
+    "loops in a macro": "{% macro d(t) %}{% for i in range(9999) %}{{ t }}{% endfor %}{% endmacro %}{% set x = d(d(d(d('a')))) %}",
+    "filter block": GROW.replace(
+        "{% set ns.x = STEP %}", "{% set ns.x %}{% filter replace('a', 'aa') %}{{ ns.x }}{% endfilter %}{% endset %}"
+    ),
+    "with": "{% set x = 'aaaaaaaa' %}" + "{% with y = x %}{% set x = y ~ y %}" * 60 + "{% endwith %}" * 60,
+    "object": "{% set x = 'aaaaaaaa' %}" + "{% set d = {'x': x} %}{% set x = d.x ~ d.x %}" * 60,
+    "namespaces": "{% set x = 'aaaaaaaa' %}" + "{% set d = namespace(x=x) %}{% set x = d.x ~ d.x %}" * 60,
+    "replace by more": GROW.replace("STEP", "ns.x|replace('a', 'aaaaa')"),
+    "replace method by more": GROW.replace("STEP", "ns.x.replace('a', 'aaaaa')"),
+    "replace nothing": GROW.replace("STEP", "ns.x|replace('', 'aaaaa')"),
+    "tojson": GROW.replace("'aaaaaaaa'", "'\"'").replace("STEP", "ns.x|tojson"),
+    "tojson often": "{{ '\"'" + "|tojson" * 60 + " }}",
+    "list to text": GROW.replace("'aaaaaaaa'", "'\\\\'").replace("STEP", "[ns.x]|string"),
+    "join characters": GROW.replace("STEP", "ns.x|list|join('aaaaaaaa')"),
+    "map": "{% set x = 'aaaaaaaa' %}" + "{% set x = [{'y': x}, {'y': x}]|map(attribute='y')|join('') %}" * 60,
+    "nested lists": "{% set x = ['aaaaaaaa'] %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}",
+    "nested lists compared": "{% set x = ['a'] %}{% set y = ['a'] %}"
+    + "{% set x = [x, x] %}{% set y = [y, y] %}" * 60
+    + "{{ x == y }}",
+    "nested objects": "{% set x = {'a': 'a'} %}" + "{% set x = {'a': x, 'b': x} %}" * 60 + "{{ x|tojson }}",
     "repetition": "{% set x = 'a' * 9999999999 %}",
     "list repetition": "{% set x = [1] * 9999999999 %}",
     "power": "{% set x = 9 ** 99999999 %}",
@@ -78,6 +116,17 @@ def test_private_attributes_are_nothing(code):
     assert text.startswith("<|im_start|>")
 
 
+@pytest.mark.parametrize("code", GIANTS.values(), ids=GIANTS)
+def test_a_template_that_makes_giants_of_some_data_only_costs_that_record(code):
+    """The fast engine cannot be stopped in the middle: it is never given such a template."""
+    template = load("{% if 'BOOM' in messages[0].content %}" + code + "{% endif %}" + CHATML)
+    assert template.engine == "jinja"
+    assert template.render(chat(("user", "u"), ("assistant", "a")))
+    with pytest.raises(RecordRejected) as refused:
+        template.render(chat(("user", "BOOM"), ("assistant", "a")))
+    assert refused.value.reason in (RejectReason.render_limit, RejectReason.template_error)
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -128,6 +177,40 @@ def test_no_template_and_unknown_names():
         load("", {"name": "defualt"}, tokenizer=Facts({"default": CHATML}))
     with pytest.raises(TemplateError, match="cannot read"):
         load("", {"path": "/nowhere/chat.jinja"}, tokenizer=Facts(None))
+
+
+NOT_FAST = {
+    "axolotl/jamba": "giants",
+    "llama-cpp-python/CohereForAI-c4ai-command-r-plus-tool_use": "giants",
+    "llama-cpp-python/NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "giants",
+    "llama-cpp-python/NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "giants",
+    "llama-cpp-python/llama-cpp-deepseek-r1": "the reference refuses it",
+    "llama-cpp-python/meetkai-functionary-medium-v3.1": "another text than the reference",
+    "llama-cpp-python/GigaChat3-10B-A1.8B": "giants",
+    "llama-cpp-python/GigaChat3.1-10B-A1.8B": "giants",
+    "llama-cpp-python/Reka-Edge": "giants",
+    "llama-cpp-python/meetkai-functionary-medium-v3.2": "giants",
+    "llama-cpp-python/openbmb-MiniCPM5-1B": "giants",
+}
+
+
+def test_all_public_templates_but_a_few_run_in_the_fast_engine():
+    slow = {}
+    for name in public_texts():
+        with contextlib.suppress(TemplateError):
+            learned = public(name)._main.learned
+            if learned.engine == "jinja":
+                slow[name] = learned.tried
+    assert set(slow) == set(NOT_FAST)
+    for name, why in NOT_FAST.items():
+        assert any(why in text for text in slow[name]), (name, slow[name])
+
+
+def test_a_template_that_goes_through_texts_character_by_character_stays_in_the_fast_engine():
+    template = public("axolotl/llama3_2_vision")
+    row = template.render(chat(("user", "u" * 5000), ("assistant", "a" * 5000)))[0]
+    assert template.engine == "minijinja"
+    assert "engine_fallback" not in row.counts
 
 
 def test_public_templates_stay_under_their_limits_on_long_conversations():
