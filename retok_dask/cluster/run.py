@@ -31,7 +31,7 @@ from retok_dask.datasets import (
     start_run,
     write_manifest,
 )
-from retok_dask.datasets.folder import LISTING
+from retok_dask.datasets.folder import LISTING, RECIPE
 from retok_dask.doing import doing, heard_by
 from retok_dask.errors import OutputLocked, RetokError, StorageError
 from retok_dask.recipe import Recipe
@@ -170,6 +170,8 @@ class _Session:
             or prepared.fingerprint.inputs_digest != (read_run(self.folder) or {}).get("inputs", {}).get("digest")
         ):
             self._write_start()
+        elif prepared.notes_changed(self.folder):
+            self.folder.write_bytes(RECIPE, prepared.recipe.to_yaml().encode())
         self.folder.clean_temporary()
         for unit in prepared.listing.units:
             if unit.id in prepared.refused:

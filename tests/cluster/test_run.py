@@ -17,6 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 from smalldata import write_data
 
+from retok_dask.checks import validate
 from retok_dask.cluster import models, plan, read_events, run, status
 from retok_dask.cluster.local import own_cluster
 from retok_dask.cluster.versions import check_versions
@@ -164,6 +165,23 @@ def test_too_many_rejects_end_non_zero_after_everything_is_done(make_recipe, cli
     shown = status(recipe.output).outputs[0]
     assert shown.state == "finished"
     assert "exit code 1" in shown.text
+
+
+def test_bounds_and_weights_of_a_finished_run_may_change(make_recipe, client):
+    """They change no row: what is written stays, and whoever reads the run finds the new ones."""
+    recipe = make_recipe()
+    digest = run(recipe, client=client, progress="none").content_digest
+    before = {path: path.stat().st_mtime_ns for path in Path(recipe.output, "data").rglob("*")}
+    datasets = [recipe.datasets[0].model_dump(exclude_unset=True) | {"weight": 3.0, "tags": {"by": "us"}}]
+    changed = recipe.with_changes(checks={"max_mean_tokens": 1}, datasets=datasets)
+    again = run(changed, client=client, progress="none")
+    assert (again.did_nothing, again.committed_now, again.content_digest) == (False, 0, digest)
+    found = open_dataset(recipe.output).recipe
+    assert (found.datasets[0].weight, found.checks) == (3.0, {"max_mean_tokens": 1})
+    failed = [check.name for check in validate(recipe.output).failed]
+    assert failed == ["thresholds"]
+    assert run(changed, client=client, progress="none").did_nothing
+    assert before == {path: path.stat().st_mtime_ns for path in Path(recipe.output, "data").rglob("*")}
 
 
 def test_a_data_set_without_rows_is_named(make_recipe, client, tmp_path):
