@@ -94,7 +94,17 @@ def _json_type(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _has_long_number(value: dict[str, Any]) -> bool:
+def load_text(text: str) -> Any:
+    """JSON that lies in a record as text, with all digits of its integers.
+
+    Raises:
+        json.JSONDecodeError: it is no JSON.
+    """
+    value = orjson.loads(text)
+    return json.loads(text) if _has_long_number(value) else value
+
+
+def _has_long_number(value: Any) -> bool:
     todo: list[Any] = [value]
     for item in todo:  # which grows meanwhile
         kind = type(item)

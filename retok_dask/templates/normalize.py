@@ -99,6 +99,8 @@ class _Normalizer:
         self._role(message, role)
         self._content(message, number)
         if role == "assistant":
+            if "function_call" in message:
+                self._function_call(message)
             if self.spec.reasoning_fields:
                 self._reasoning(message, number)
             if self.spec.inline_reasoning:
@@ -111,6 +113,13 @@ class _Normalizer:
         elif role == "function":
             message["role"] = "tool"
             self.counts["function_as_tool"] += 1
+
+    def _function_call(self, message: Message) -> None:
+        """The one call of a message, as OpenAI wrote it before there were several."""
+        called = message.pop("function_call")
+        if called is not None:
+            message["tool_calls"] = [*(message.get("tool_calls") or []), {"type": "function", "function": called}]
+            self.counts["function_call_as_tool_call"] += 1
 
     def _content(self, message: Message, number: int) -> None:
         content = message.get("content")
@@ -140,7 +149,9 @@ class _Normalizer:
                 raise RecordRejected(RejectReason.non_text_part, detail)
         message["content"] = "".join(texts)
         if reasoning:
+            given = message.get("reasoning_content")
             message["reasoning_content"] = "\n".join(reasoning)
+            self.counts["reasoning_fields_differ"] += bool(given) and given != message["reasoning_content"]
         if calls:
             message["tool_calls"] = calls
         self.counts["content_parts_joined"] += 1
@@ -272,7 +283,7 @@ class _Normalizer:
 
 
 _ORDINARY_ROLES = frozenset({"user", "assistant", "system", "tool"})
-_OTHER_NAMES = frozenset(REASONING_FIELDS) - {"reasoning_content"}
+_MOVED = frozenset(REASONING_FIELDS) - {"reasoning_content"} | {"function_call"}
 
 
 def _is_in_order(message: Message) -> bool:
@@ -284,7 +295,7 @@ def _is_in_order(message: Message) -> bool:
         return True
     if len(message) != 2:
         reasoning = message.get("reasoning_content", "none")
-        if type(reasoning) is not str or not reasoning or not _OTHER_NAMES.isdisjoint(message):
+        if type(reasoning) is not str or not reasoning or not _MOVED.isdisjoint(message):
             return False
     return not ("<" in content and "think>" in content)
 

@@ -80,6 +80,40 @@ def test_an_unknown_speaker_rejects_its_record_with_the_name_or_is_mapped():
 
 
 # C03
+LONG = 12345678901234567890123
+
+
+@pytest.mark.parametrize("flag", [{}, {"weight": 0}, {"train": True}])
+def test_a_call_of_sharegpt_keeps_what_else_its_message_says(flag):
+    """Its flag above all: one that was lost let it be trained though the data says otherwise."""
+    more = {"reasoning_content": "r", "id": "m1"}
+    value = f'{{"name":"w","arguments":{{"n":{LONG},"x":1.5}}}}'
+    talk = [{"from": "human", "value": "h"}, {"from": "function_call", "value": value, **more, **flag}]
+    item = item_of({"conversations": [*talk, {"from": "gpt", "value": "a"}]})
+    (called,) = item.messages[1].pop("tool_calls")
+    assert called["function"] == {"name": "w", "arguments": {"n": LONG, "x": 1.5}}  # no digit is lost
+    assert item.messages[1] == {"role": "assistant", "content": "", **more}
+    assert item.flags == ([None, bool(next(iter(flag.values()))), None] if flag else [])
+
+
+def test_no_digit_is_lost_in_json_that_lies_in_text():
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"maximum": LONG}}}]
+    call = {"function": {"name": "f", "arguments": {"n": LONG}}}
+    messages = [Q, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    item = item_of({"messages": json.dumps(messages), "tools": json.dumps(tools)})
+    assert item.messages == messages
+    assert list(item.tools) == tools
+
+
+@pytest.mark.parametrize("flags", [{"train": True, "weight": 0}, {"train": "false", "loss_weight": 1.0}])
+def test_flags_of_a_message_that_contradict_each_other_are_not_chosen_from(flags):
+    reason, detail = refusal({"messages": [Q, {**A, **flags}]})
+    assert reason == "flag_conflict"
+    assert all(name in detail for name in flags)
+    agreed = dict.fromkeys(flags, 1)
+    assert item_of({"messages": [Q, {**A, **agreed}]}).flags == [None, True]
+
+
 def test_sharegpt_tool_roles_become_calls_and_results():
     tools = [{"name": "w", "description": "d", "parameters": {}}]
     value = {

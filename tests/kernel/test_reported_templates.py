@@ -219,3 +219,21 @@ def test_b16_reasoning_under_each_of_its_names(template, vocabulary):
     assert "yes" in text
     assert stats.counts["reasoning_renamed"] == 2
     assert stats.counts["inline_reasoning_moved"] + stats.counts["lone_closing_think"] >= 2
+
+
+@pytest.mark.parametrize("arguments", ['{"place": "X"}', {"place": "X"}])
+def test_b02_the_one_call_of_older_logs_is_a_call(arguments):
+    """It was left out without a word, and its message trained as an answer of nothing but a stop."""
+    asked, found, end = {"role": "user", "content": "q"}, "sunny", {"role": "assistant", "content": "done"}
+    called = {"name": "weather", "arguments": arguments}
+    old = [asked, {"role": "assistant", "content": None, "function_call": called}, {"role": "function", "name": "weather", "content": found}, end]  # fmt: skip
+    new = [asked, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": called}]}, {"role": "tool", "name": "weather", "content": found}, end]  # fmt: skip
+    (row,), _, stats = outcome(real("trl/qwen3"), [{"messages": old}])
+    (same,), _, _ = outcome(real("trl/qwen3"), [{"messages": new}])
+    assert row["input_ids"] == same["input_ids"]
+    assert row["loss_mask"] == same["loss_mask"]
+    assert stats.counts["function_call_as_tool_call"] == 1
+    (plain,), _, _ = outcome(real("trl/qwen3"), [{"messages": [asked, {**end, "function_call": None}]}])
+    assert trained_text(plain, qwen()) == ["done<|im_end|>"]
+    _, (refused,), _ = outcome(real("trl/qwen3"), [{"messages": [asked, {**end, "function_call": "auto"}]}])
+    assert refused["reason"] == "bad_tool_call"

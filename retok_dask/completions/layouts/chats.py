@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from retok_dask.completions.parsing import load_text
 from retok_dask.types import Conversation, RecordRejected, RejectReason, SharedTools
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MESSAGE_LISTS = (
 TOOL_LISTS = ("tools", "functions", "function")
 ID_NAMES = ("id", "conversation_id", "uuid", "prompt_id", "task_id", "instance_id", "message_tree_id", "message_id")
 FLAG_NAMES = ("train", "loss_weight", "weight", "loss", "trainable", "training")
-"""Keys of a message that say whether it is trained, in order of preference."""
+"""Keys of a message that say whether it is trained."""
 _FLAGS = frozenset(FLAG_NAMES)
 _MESSAGE_KEYS = frozenset({"role", "from", "content", "value", "text"})
 _NOT_KEPT = _FLAGS | {"from", "value", "text"}
@@ -92,8 +92,8 @@ def find_messages(record: dict[str, Any]) -> tuple[list[Any] | None, str | None]
 
 def _json_or_none(text: str) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return load_text(text)
+    except JSONDecodeError:
         return None
 
 
@@ -147,7 +147,7 @@ def conversation(messages: Any, record: dict[str, Any], spec: DatasetSpec) -> Co
             out.append(message)
         else:
             made = one_message(message, number, spec)
-            flag = None if _FLAGS.isdisjoint(made) else _take_flag(made)
+            flag = None if _FLAGS.isdisjoint(made) else _take_flag(made, number)
             if flag is not None:
                 flagged[number] = flag
             out.append(made)
@@ -174,11 +174,13 @@ def one_message(message: Any, number: int, spec: DatasetSpec) -> dict[str, Any]:
         detail = f"message {number} has the role {shown}; map it with the recipe's roles"
         raise RecordRejected(RejectReason.unknown_role, detail)
     content = _content(message)
-    if role == "call":
-        return _call_message(content, number)
-    out = {"role": role, "content": content}
+    out = _call_message(content, number) if role == "call" else {"role": role, "content": content}
     if not _MESSAGE_KEYS.issuperset(message):
-        out |= {key: value for key, value in message.items() if key not in _MESSAGE_KEYS}
+        out |= {
+            key: value
+            for key, value in message.items()
+            if key not in _MESSAGE_KEYS and (role != "call" or key not in out)
+        }
         if out.get("tool_calls") is not None:
             check_tool_calls(out["tool_calls"], number)
     return out
@@ -211,17 +213,22 @@ _FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True,
 """Flags that a data set's export has turned into text."""
 
 
-def _take_flag(message: dict[str, Any]) -> bool | None:
+def _take_flag(message: dict[str, Any], number: int) -> bool | None:
     """Whether the data says that a message is trained; the keys that say so are taken out."""
-    flag: bool | None = None
+    said: dict[str, bool] = {}
     for name in FLAG_NAMES:
         value = message.get(name)
         if isinstance(value, str):
             value = _FLAG_TEXTS.get(value.strip().lower())
         if isinstance(value, bool | int | float):
             message.pop(name)
-            flag = bool(value) if flag is None else flag
-    return flag
+            said[name] = bool(value)
+    if len(set(said.values())) > 1:
+        shown = ", ".join(f"{name} {'trains' if flag else 'does not train'}" for name, flag in said.items())
+        raise RecordRejected(
+            RejectReason.flag_conflict, f"the flags of message {number} contradict each other: {shown}"
+        )
+    return next(iter(said.values()), None)
 
 
 def check_tool_calls(calls: Any, number: int) -> None:
@@ -239,8 +246,8 @@ def _call_message(content: Any, number: int) -> dict[str, Any]:
     """ShareGPT's ``function_call``: JSON text of one call or several, as an assistant message."""
     if isinstance(content, str):
         try:
-            content = orjson.loads(content)
-        except orjson.JSONDecodeError as error:
+            content = load_text(content)
+        except JSONDecodeError as error:
             detail = f"the call in message {number} is no JSON: {error}"
             raise RecordRejected(RejectReason.bad_tool_call, detail) from None
     calls = content if isinstance(content, list) else [content]
@@ -278,8 +285,8 @@ def _tools_of_text(text: str) -> tuple[SharedTools | None, int]:
     if not text.strip():
         return None, 0
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        value = load_text(text)
+    except JSONDecodeError as error:
         raise RecordRejected(RejectReason.bad_tools, f"tools are no JSON: {error}") from None
     found, wrapped = _tools_of_value(value)
     return None if found is None else SharedTools(found), wrapped
