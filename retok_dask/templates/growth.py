@@ -137,6 +137,7 @@ class _Flow(Sizes):
 
     def _branches(self, node: n.If, env: dict[str, Size]) -> Size:
         """One of them is taken: the largest of each."""
+        self.spend(len(env) * (1 + len(node.elif_)) // 8)
         printed: Size = {}
         after = [dict(env)] if not node.else_ else []
         for branch in (node, *node.elif_):
@@ -158,6 +159,7 @@ class _Flow(Sizes):
         if node.recursive:
             msg = "a recursive loop"
             raise Growing(msg)
+        self.spend(len(env) // 8)
         whole, again = self.size(node.iter, env), _repetitions(node.iter)
         part = f"loop {len(self._parts)}"
         self._parts.add(part)
@@ -267,6 +269,7 @@ class _Flow(Sizes):
         if label in seen:
             return False
         seen.add(label)
+        self.spend()
         return any(self._reaches(other, goals, seen) for size in self.round.get(label, ()) for other in size)
 
 

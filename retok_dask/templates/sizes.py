@@ -28,8 +28,8 @@ LOOP = 10.0
 LONGEST = 10_000
 """Longest range."""
 
-_STEPS = 100_000
-"""Nodes that are looked at, macros again at each call."""
+_STEPS = 40_000
+"""Nodes and names that are looked at, macros again at each call; public templates take up to 4,000."""
 
 _PADDING = frozenset(
     {"center", "ljust", "rjust", "zfill", "expandtabs", "format_map", "wordwrap", "lipsum", "batch", "slice"}
@@ -80,15 +80,15 @@ class Sizes:
         self._attributes = {name.attr for name in tree.find_all(n.NSRef)}
         self._attributes |= {pair.key for call in tree.find_all(n.Call) if is_namespace(call) for pair in call.kwargs}
 
-    def spend(self) -> None:
-        """Count a step.
+    def spend(self, steps: int = 1) -> None:
+        """Count steps.
 
         Raises:
             Growing: there are too many.
         """
-        self._steps += 1
+        self._steps += steps
         if self._steps > _STEPS:
-            msg = "its macros that call macros"
+            msg = "more than can be followed"
             raise Growing(msg)
 
     def macro(self, call: n.Call, env: dict[str, Size]) -> Size:

@@ -145,6 +145,23 @@ def test_a_template_that_is_hostile_to_some_data_costs_that_record(code):
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "".join(f"{{% set v{k} = 1 %}}" for k in range(3000)) + "{% if a %}b{% else %}c{% endif %}" * 3000,
+        "{% macro m0(t) %}{{ t }}{% endmacro %}"
+        + "".join(
+            f"{{% macro m{k}(t) %}}{{{{ m{k - 1}(t) }}}}{{{{ m{k - 1}(t) }}}}{{% endmacro %}}" for k in range(1, 40)
+        ),
+    ],
+)
+def test_looking_for_giants_ends_soon(code):
+    started = time.monotonic()
+    template = load(code + ("{{ m39(1) if false }}" if "m39" in code else "") + CHATML)
+    assert template.engine == "jinja"
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("{% for m in messages %}\n{{ m.content \n{% endfor %}", "line 3"),
