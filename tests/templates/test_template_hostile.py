@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import pytest
@@ -147,7 +146,7 @@ def test_a_template_that_is_hostile_to_some_data_costs_that_record(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "".join(f"{{% set v{k} = 1 %}}" for k in range(3000)) + "{% if a %}b{% else %}c{% endif %}" * 3000,
+        "".join(f"{{% set v{k} = 1 %}}" for k in range(1000)) + "{% if a %}b{% else %}c{% endif %}" * 400,
         "{% macro m0(t) %}{{ t }}{% endmacro %}"
         + "".join(
             f"{{% macro m{k}(t) %}}{{{{ m{k - 1}(t) }}}}{{{{ m{k - 1}(t) }}}}{{% endmacro %}}" for k in range(1, 40)
@@ -194,33 +193,6 @@ def test_no_template_and_unknown_names():
         load("", {"name": "defualt"}, tokenizer=Facts({"default": CHATML}))
     with pytest.raises(TemplateError, match="cannot read"):
         load("", {"path": "/nowhere/chat.jinja"}, tokenizer=Facts(None))
-
-
-NOT_FAST = {
-    "axolotl/jamba": "giants",
-    "llama-cpp-python/CohereForAI-c4ai-command-r-plus-tool_use": "giants",
-    "llama-cpp-python/NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "giants",
-    "llama-cpp-python/NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "giants",
-    "llama-cpp-python/llama-cpp-deepseek-r1": "the reference refuses it",
-    "llama-cpp-python/meetkai-functionary-medium-v3.1": "another text than the reference",
-    "llama-cpp-python/GigaChat3-10B-A1.8B": "giants",
-    "llama-cpp-python/GigaChat3.1-10B-A1.8B": "giants",
-    "llama-cpp-python/Reka-Edge": "giants",
-    "llama-cpp-python/meetkai-functionary-medium-v3.2": "giants",
-    "llama-cpp-python/openbmb-MiniCPM5-1B": "giants",
-}
-
-
-def test_all_public_templates_but_a_few_run_in_the_fast_engine():
-    slow = {}
-    for name in public_texts():
-        with contextlib.suppress(TemplateError):
-            learned = public(name)._main.learned
-            if learned.engine == "jinja":
-                slow[name] = learned.tried
-    assert set(slow) == set(NOT_FAST)
-    for name, why in NOT_FAST.items():
-        assert any(why in text for text in slow[name]), (name, slow[name])
 
 
 def test_a_template_that_goes_through_texts_character_by_character_stays_in_the_fast_engine():
