@@ -34,6 +34,9 @@ _ANSWER = BODY | {Kind.header, Kind.prefill, Kind.trailer}
 
 _OUTSIDE = frozenset({Kind.system, Kind.tools, Kind.user, Kind.tool, Kind.other})
 
+_DOCUMENT = frozenset({Kind.bos, Kind.content, Kind.stop})
+"""Kinds of a document; a row of BOS alone is what is left of a conversation."""
+
 PRESET_KINDS: dict[str, frozenset[Kind]] = {
     "assistant": SAMPLED,
     "last_assistant": SAMPLED,
@@ -54,14 +57,16 @@ class LossMaskPolicy:
 
     - ``assistant``: what the model writes: reasoning, content, tool calls and
       the stop token of every assistant message.
-    - ``last_assistant``: the same, of the last assistant message only; a row
+    - ``last_assistant``: the same, of the last assistant message only (in a
+      row of ``history: per_turn``, of its turn: each turn is the last one of its row); a row
       that it is cut off from is left out.
     - ``final_answer``: content, tool calls and stop, without reasoning.
     - ``completion``: what the model writes after the last user message; for
       prompt/completion rows, whose prompt messages carry a flag, exactly the
       completion. A row that the last user message is cut off from is left out.
     - ``all_but_system``: everything but BOS, system text and tool schemas.
-    - ``after_first_user``: the same, after the first user message.
+    - ``after_first_user``: the same, after the first user message (of what
+      is left of it, where ``truncation: left`` cuts a row).
     - ``all``: every token.
 
     A document, whose segments belong to no message, is trained whole under
@@ -159,9 +164,7 @@ class LossMaskPolicy:
             trained &= (turn < 0) | (seg_message == turn)
         if flags is not None:
             _apply_flags(trained, seg_splits, seg_kind, seg_message, flags, turns)
-        in_message = np.zeros(rows, np.bool_)
-        in_message[row_of[seg_message >= 0]] = True
-        trained |= ~in_message[row_of]
+        trained |= _documents(row_of, seg_kind, seg_message, rows)[row_of]
         return trained
 
     def apply(
@@ -196,6 +199,14 @@ def _last_message(row_of: IntArray, seg_message: IntArray, where: BoolArray, row
     last = np.full(rows, -1, np.int64)
     np.maximum.at(last, row_of[where], seg_message[where])
     return last
+
+
+def _documents(row_of: IntArray, seg_kind: IntArray, seg_message: IntArray, rows: int) -> BoolArray:
+    """Which rows are documents: a conversation may be cut to what stands before its messages, such as tools."""
+    documents = np.zeros(rows, np.bool_)
+    documents[row_of[_kind_table(_DOCUMENT - {Kind.bos})[seg_kind]]] = True
+    documents[row_of[(seg_message >= 0) | ~_kind_table(_DOCUMENT)[seg_kind]]] = False
+    return documents
 
 
 def _first_message(row_of: IntArray, seg_message: IntArray, where: BoolArray, rows: int) -> IntArray:

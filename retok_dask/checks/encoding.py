@@ -63,13 +63,14 @@ class Encoder:
 
 
 @lru_cache(maxsize=1)
-def load_encoder(url: str, storage: StorageSpec | None, *, reference: bool) -> Encoder:
-    """The encoder of the run in a folder, once a process.
+def load_encoder(url: str, storage: StorageSpec | None, *, reference: bool, call: str) -> Encoder:  # noqa: ARG001
+    """The encoder of the run in a folder, once a process and validation.
 
     Args:
         url: the run's folder.
         storage: where S3 answers.
         reference: use the reference engines only, for a check by other means.
+        call: names the validation: between two of them, run and tokenizer may have become others.
 
     Raises:
         RetokError: tokenizer or template cannot be loaded.
@@ -94,7 +95,9 @@ def load_encoder(url: str, storage: StorageSpec | None, *, reference: bool) -> E
     return Encoder(recipe, tokenizer, template)
 
 
-def encode_unit_again(unit: str, *, url: str, storage: StorageSpec | None, full: bool, seed: int = 0) -> UnitFindings:
+def encode_unit_again(
+    unit: str, *, url: str, storage: StorageSpec | None, full: bool, call: str, seed: int = 0
+) -> UnitFindings:
     """Compare stored rows of a unit with what its source gives now.
 
     Args:
@@ -102,12 +105,13 @@ def encode_unit_again(unit: str, *, url: str, storage: StorageSpec | None, full:
         url: the run's folder.
         storage: where S3 answers.
         full: every row, by the run's engine; else some, by the reference engine.
+        call: as for :func:`load_encoder`.
         seed: which rows.
     """
     folder = OutputFolder(url, storage)
     findings = UnitFindings(unit)
     try:
-        encoder = load_encoder(url, storage, reference=not full)
+        encoder = load_encoder(url, storage, reference=not full, call=call)
         receipt = Receipt.from_dict(folder.read_json(folder.receipt(unit)) or {})
         stored = _stored_digests(folder, receipt, encoder.recipe)
         wanted = None if full else _some_records(list(stored), seed)

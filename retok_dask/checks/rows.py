@@ -215,7 +215,7 @@ class _RowChecks:
         """The stored mask is the one that the policy gives (rows of ids bring their own)."""
         if self.spec is None or self.spec.mode == "tokens":
             return
-        differs = np.concatenate([[0], np.cumsum(policy_mask(self.policy, batch) != mask)])
+        differs = np.concatenate([[0], np.cumsum(policy_mask(self.policy, batch, self.spec.mode) != mask)])
         wrong = differs[cuts[1:]] != differs[cuts[:-1]]
         self._report("masks", names, wrong, f"its loss mask is not that of policy {self.policy.name!r}")
 

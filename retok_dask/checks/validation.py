@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -248,8 +249,9 @@ def _unique_ids(findings: Sequence[UnitFindings]) -> Check:
 
 def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: Client | None, seed: int) -> list[Check]:
     """Tokenizer and template are still those of the run, and give what is stored."""
+    call = uuid.uuid4().hex
     try:
-        encoder = load_encoder(folder.url, folder.storage, reference=not full)
+        encoder = load_encoder(folder.url, folder.storage, reference=not full, call=call)
     except (RetokError, OSError) as error:
         why = f"tokenizer or template cannot be loaded: {error}"
         return [skipped("same_encoder", why), skipped("decoding", why), skipped("re_encoding", why)]
@@ -264,6 +266,7 @@ def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: C
         url=folder.url,
         storage=folder.storage,
         full=full,
+        call=call,
         seed=seed,
     )
     decoded = _decoding(findings)

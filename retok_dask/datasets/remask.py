@@ -79,12 +79,14 @@ class Remasked:
         manifest: of the new folder.
         gone: records that the old policy had left out. Their tokens were
             never written, so they cannot come back; a fresh run might keep them.
+        kept: rows of ids, which keep their mask.
     """
 
     url: str
     policy: str
     manifest: Manifest
     gone: int
+    kept: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         total = self.manifest.total
@@ -96,15 +98,18 @@ class Remasked:
             "loss_tokens": total.loss_tokens,
             "filtered": dict(total.filtered),
             "gone": self.gone,
+            "kept": self.kept,
         }
 
     def to_text(self) -> str:
-        """One or two lines for a terminal."""
+        """One to three lines for a terminal."""
         total = self.manifest.total
         text = f"{self.url}: {total.samples:,} rows, {total.trained_share:.1%} of {total.tokens:,} tokens trained ({self.policy})"
-        if not self.gone:
-            return text
-        return f"{text}\n{self.gone:,} records that the old policy left out cannot come back; encode again for them"
+        if self.kept:
+            text += f"\n{self.kept:,} rows of ids (mode: tokens) keep the mask that they have"
+        if self.gone:
+            text += f"\n{self.gone:,} records that the old policy left out cannot come back; encode again for them"
+        return text
 
 
 @dataclass(frozen=True)
@@ -130,8 +135,8 @@ def remask(
     """Write a run again with another loss mask policy.
 
     The result equals a fresh run with that policy, including the filters that
-    look at trained tokens, and has its fingerprint. Rows that came with a mask
-    of their own (``mode: tokens``) keep it. Resumes where it was stopped.
+    look at trained tokens, and has its fingerprint. Rows of ids (``mode: tokens``)
+    keep their mask: which of them came with one is not written. Resumes where it was stopped.
 
     Args:
         url: a finished run.
@@ -179,7 +184,8 @@ def remask(
     manifest = write_manifest(target, receipts, expected=data.manifest.units, failed=data.manifest.failed)
     left_out = data.manifest.total.filtered + data.manifest.total.rejected
     gone = sum(left_out[reason.value] for reason in MASK_REASONS)
-    return Remasked(target.url, name, manifest, gone)
+    kept = sum(manifest.datasets[spec.name].samples for spec in recipe.datasets if spec.mode == "tokens")
+    return Remasked(target.url, name, manifest, gone, kept)
 
 
 def _refuse_cut_rows(recipe: Recipe, policy: str | Sequence[str], truncated: int) -> None:
@@ -288,7 +294,7 @@ class _UnitMask:
     def _mask(self, samples: pa.RecordBatch) -> Array:
         if self._spec.mode == "tokens":
             return list_values(samples.column("loss_mask"))[0]
-        return policy_mask(self._policy, samples)
+        return policy_mask(self._policy, samples, self._spec.mode)
 
     def _keep(self, samples: pa.RecordBatch, mask: Array) -> Array:
         """One bool a row: whether a fresh run would write it; the others are noted with their reason."""
@@ -329,12 +335,14 @@ class _UnitMask:
         return None
 
 
-def policy_mask(policy: LossMaskPolicy, samples: pa.RecordBatch) -> Array:
-    """The flat loss mask that a policy gives for stored rows.
+def policy_mask(policy: LossMaskPolicy, samples: pa.RecordBatch, mode: str) -> Array:
+    """The flat loss mask that a policy gives for stored rows of a data set of this mode; prompts are never trained.
 
-    Needs the columns ``segments``, ``message_flags`` and ``sample_id`` (which
-    says what turn a ``per_turn`` row trains).
+    Needs the columns ``input_ids``, ``segments``, ``message_flags`` and
+    ``sample_id`` (which says what turn a ``per_turn`` row trains).
     """
+    if mode == "prompts":
+        return np.zeros(list_values(samples.column("input_ids"))[0].size, np.bool_)
     segments, splits = segment_matrix(samples.column("segments"))
     flags = [_flags(text) for text in samples.column("message_flags").to_pylist()]
     turns = np.array([turn_of(name) for name in samples.column("sample_id").to_pylist()], np.int64)

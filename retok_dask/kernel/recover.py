@@ -106,7 +106,7 @@ class Recoverer:
         counts = dict(row.counts)
         if len(numbers) <= numbers[-1]:
             counts["messages_not_in_row"] = numbers[-1] + 1 - len(numbers)
-        flags = _flags(row, numbers, messages)
+        flags = _flags(row, numbers)
         conversation = Conversation(messages, tools, row.id, flags, kept=row.kept, counts=counts)
         self._render_again(conversation, text, fields)
         self._check(conversation, row, segments, text, numbers)
@@ -240,13 +240,11 @@ class Recoverer:
             _refuse("what was read back has other segments")
 
 
-def _flags(row: TokenRow, numbers: list[int], messages: list[dict[str, Any]]) -> list[bool | None]:
+def _flags(row: TokenRow, numbers: list[int]) -> list[bool | None]:
     """Flags of the messages that are there; of a row that trains one turn alone, the others train nothing."""
     flags = [row.flags[number] if number < len(row.flags) else None for number in numbers]
-    if row.turn >= 0:
-        for place, (number, message) in enumerate(zip(numbers, messages, strict=True)):
-            if message["role"] == "assistant" and number != row.turn:
-                flags[place] = False
+    if row.turn >= 0:  # whoever wrote the others: some policies train users too, and a flag may ask for it
+        flags = [flag if number == row.turn else False for number, flag in zip(numbers, flags, strict=True)]
     return flags if any(flag is not None for flag in flags) else []
 
 

@@ -148,7 +148,7 @@ def choices(recipe: Recipe | str | Path, *, dataset: str | None = None, records:
         for batch in Kernel(changed, spec, tokenizer, template_of(changed)).process(iter(found)):
             stats += batch.stats
             for policy in PRESETS:
-                trained[policy] += int(policy_mask(LossMaskPolicy(policy), batch.samples).sum())
+                trained[policy] += int(policy_mask(LossMaskPolicy(policy), batch.samples, spec.mode).sum())
             if history == recipe.history:
                 result.samples += batch.samples.to_pylist()
         result.stats[history] = stats

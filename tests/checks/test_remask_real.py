@@ -12,7 +12,6 @@ from real_run import demo_recipe, run_recipe
 from typer.testing import CliRunner
 
 from retok_dask.checks import validate
-from retok_dask.checks.encoding import load_encoder
 from retok_dask.cli import app
 from retok_dask.datasets import diff, export, open_dataset, read_manifest, remask
 from retok_dask.datasets.exits import EXITS
@@ -118,7 +117,6 @@ def test_rows_that_were_cut(tmp_path, truncation):
 
 def test_workers_of_a_cluster_do_it_too(original, tmp_path):
     shutil.copytree(original / "out", tmp_path / "out")
-    load_encoder.cache_clear()
     with (
         LocalCluster(
             n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
@@ -145,3 +143,54 @@ def test_workers_of_a_cluster_do_it_too(original, tmp_path):
             for folder in (tmp_path, tmp_path / "here")
         )
         assert there == here, to
+
+
+@pytest.mark.parametrize("truncation", ["right", "left", "message"])
+def test_tools_alone_are_no_document(tmp_path, truncation):
+    """A row cut to what stands before its messages trains none of it, however short the rows become."""
+    tool = {"type": "function", "function": {"name": "f", "description": "says a lot " * 20, "parameters": {}}}
+    talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "a good answer " * 9}]
+    recipe = demo_recipe(tmp_path)
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": talk, "tools": [tool]}) + "\n")
+    for length in (1, 2, 10, 100, 150):
+        out = str(tmp_path / f"out-{length}")
+        cut = recipe.with_changes(
+            datasets=[{"input": str(tmp_path / "talk.jsonl")}], output=out, max_length=length, truncation=truncation
+        )
+        total = read_manifest(run_recipe(cut)).total
+        assert total.balanced
+        assert total.records_out + sum(total.filtered.values()) == 1
+        for row in open_dataset(out):
+            trained = {kind for start, end, kind, _ in row["segments"] if row["loss_mask"][start:end].any()}
+            assert trained <= {"content", "stop"}, (length, trained)
+
+
+def test_prompts_stay_untrained(original, tmp_path):
+    """Whatever the policy: as a fresh run leaves them, and no finding of the validation."""
+    given = open_dataset(str(original / "out")).recipe
+    sets = [spec.model_dump(exclude_unset=True) | {"mode": "prompts"} for spec in given.datasets]
+    recipe = given.with_changes(datasets=sets, output=str(tmp_path / "prompts"))
+    run_recipe(recipe)
+    assert any(kind == "content" for row in open_dataset(recipe.output) for _, _, kind, _ in row["segments"])
+    for policy in ("all", "final_answer"):
+        fresh = read_manifest(run_recipe(recipe.with_changes(mask=policy, output=str(tmp_path / f"fresh-{policy}"))))
+        derived = remask(recipe.output, policy, str(tmp_path / f"derived-{policy}"))
+        assert derived.manifest.content_digest == fresh.content_digest
+        assert derived.manifest.total.loss_tokens == 0
+        report = validate(derived.url, full=True)
+        assert report.check("masks").passed, report.to_text()
+
+
+def test_rows_of_ids_keep_their_mask_and_it_is_said(original, tmp_path):
+    rows = [
+        {"input_ids": [40, 41, 42], "segments": [{"start": 0, "end": 3, "kind": "content", "message": 0}]},
+        {"input_ids": [40, 41, 42], "loss_mask": [0, 1, 1]},
+    ]
+    (tmp_path / "ids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = open_dataset(str(original / "out")).recipe
+    sets = [{"input": str(tmp_path / "ids.jsonl"), "mode": "tokens"}]
+    run_recipe(given.with_changes(datasets=sets, output=str(tmp_path / "ids")))
+    derived = remask(str(tmp_path / "ids"), "final_answer")
+    assert [row["loss_mask"].tolist() for row in open_dataset(derived.url)] == [[True] * 3, [False, True, True]]
+    assert derived.kept == derived.to_dict()["kept"] == 2
+    assert "2 rows of ids (mode: tokens) keep the mask that they have" in derived.to_text()

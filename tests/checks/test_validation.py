@@ -16,7 +16,6 @@ from real_run import demo_recipe, run_recipe, train_tokenizer
 
 from retok_dask.checks import ValidationReport, validate
 from retok_dask.checks.decoding import CONTINUING, misspelling
-from retok_dask.checks.encoding import load_encoder
 from retok_dask.datasets import (
     OutputFolder,
     Receipt,
@@ -44,7 +43,6 @@ def original(tmp_path_factory):
 @pytest.fixture
 def run(original, tmp_path):
     """A copy of a real run that may be damaged."""
-    load_encoder.cache_clear()
     shutil.copytree(original / "out", tmp_path / "out")
     return OutputFolder(str(tmp_path / "out"))
 
@@ -181,7 +179,6 @@ def test_a_unit_of_another_tokenizer(run):
 def test_a_tokenizer_that_was_exchanged_after_the_run(original, tmp_path):
     shutil.copytree(original / "in", tmp_path / "in")
     run = run_recipe(demo_recipe(tmp_path))
-    load_encoder.cache_clear()
     train_tokenizer(tmp_path / "tokenizer", ["quite another text " * 50], size=400)
     assert failed(validate(run.url)) == {"same_encoder", "re_encoding"}
 
@@ -191,9 +188,7 @@ def test_a_template_that_was_exchanged_after_the_run(original, tmp_path):
     text = demo_recipe(tmp_path).template.text
     path.write_text(text)
     run = run_recipe(demo_recipe(tmp_path, template={"path": str(path)}))
-    load_encoder.cache_clear()
     assert failed(validate(run.url)) == set()
-    load_encoder.cache_clear()
     path.write_text(text.replace("<|im_start|>", "<|im_start|> "))
     assert "same_encoder" in failed(validate(run.url))
 
@@ -348,7 +343,6 @@ def test_numbers_that_do_not_add_up(run):
 
 def test_a_source_that_is_gone_is_said_and_not_held_against_the_run(original, tmp_path):
     run = run_recipe(demo_recipe(tmp_path))
-    load_encoder.cache_clear()
     shutil.rmtree(tmp_path / "in")
     report = validate(run.url)
     assert report.passed

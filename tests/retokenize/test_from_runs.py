@@ -111,7 +111,7 @@ def test_filters_see_the_conversations_that_were_read_back(old_run, tmp_path):
 
 
 def test_what_was_cut_cannot_be_recovered_and_is_said(conversations, tmp_path):
-    cut = recipe("qwen3", conversations, tmp_path / "cut").with_changes(max_length=30, truncation="right")
+    cut = recipe("qwen3", conversations, tmp_path / "cut").with_changes(max_length=50, truncation="right")
     write_run(cut)
     moved = write_run(recipe("qwen2_5", tmp_path / "cut", tmp_path / "moved", format="retok"))
     rejects = [
@@ -143,6 +143,27 @@ def test_one_row_a_turn_trains_that_turn_alone(conversations, tmp_path):
         trained = {message for start, end, _, message in row["segments"] if row["loss_mask"][start:end].any()}
         assert len(trained) == 1, row["sample_id"]
         assert trained == {max(message for *_, message in row["segments"])}
+
+
+@pytest.mark.parametrize("policy", ["all_but_system", "after_first_user", ["user", "content"]])
+def test_one_row_a_turn_trains_no_other_message(tmp_path, policy):
+    """Policies that train users, and a flag that asks for it, train the same of the new rows as one turn a row did."""
+    talk = [("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "2"), ("user", "three")]
+    messages = [{"role": role, "content": text} for role, text in talk]
+    flagged = [messages[0] | {"train": True}, *messages[1:]]
+    path = tmp_path / "chat.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps({"messages": one}) for one in (messages, flagged)))
+    turns = recipe("qwen3", path, tmp_path / "turns", history="per_turn").with_changes(mask=policy)
+    write_run(turns)
+    moved = write_run(recipe("qwen2_5", turns.output, tmp_path / "moved", format="retok").with_changes(mask=policy))
+    rows, old = list(open_dataset(moved.url)), list(open_dataset(turns.output))
+    assert len(rows) == len(old) == 4
+    for row, before in zip(rows, old, strict=True):
+        trained, wanted = (
+            {message for start, end, _, message in one["segments"] if one["loss_mask"][start:end].any()}
+            for one in (row, before)
+        )
+        assert trained == wanted, row["sample_id"]
 
 
 def test_documents_are_read_back_and_chunks_are_not(tmp_path):
