@@ -12,7 +12,7 @@ from retok_dask.compare.result import EXAMPLES, Comparison, Example, Group
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.doing import doing
 from retok_dask.errors import InputError
-from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.tokenizers.switches import piece_text
 from retok_dask.types import Conversation, Document, Kind, Record, RecordRejected, Rendered
 
@@ -135,11 +135,15 @@ def _measure(
     both = []
     for tokenizer, find in zip(pair, finders, strict=True):
         # what looks like a control token in a text is text, as in a run
-        rows = [Rendered(text, [0], [int(Kind.content)], [-1], find(text)) for _, text in texts]
+        rows = [Rendered(text, [0], [int(Kind.content)], [-1], _escapes(text, find, tokenizer)) for _, text in texts]
         encoded = tokenizer.encode(rows)
         both.append(np.split(encoded.ids, encoded.row_splits[1:-1]))
     for (dataset, text), one, two in zip(texts, *both, strict=True):
         meter.add(dataset, text, (one, two))
+
+
+def _escapes(text: str, find: Finder, tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    return document_escapes(find(text), len(text), byte_level=tokenizer.byte_level)
 
 
 def compare_on_input(

@@ -62,6 +62,16 @@ class ControlFinder:
         return []
 
 
+def document_escapes(found: list[tuple[int, int]], length: int, *, byte_level: bool) -> list[tuple[int, int]]:
+    """What is ordinary text of a document that holds control-token text.
+
+    Byte-level tokenizers encode the whole document as if they had no added
+    tokens. A tokenizer that marks the first word (SentencePiece) must still
+    see where the document begins, so only the found texts are escaped.
+    """
+    return [(0, length)] if found and byte_level else found
+
+
 def _trie_pattern(texts: list[str]) -> str:
     """A pattern of all texts, common beginnings taken out, that prefers the longer one."""
     tails: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from retok_dask.errors import RecipeError
-from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.tooloutput import tool_output
 from retok_dask.schema import LOSSY_COLUMN, PROMPT_COLUMN, SOURCE_TOKENS_COLUMN
 from retok_dask.types import (
@@ -144,18 +144,10 @@ class DocumentRows:
         found = self._controls.find(text)
         rendered = Rendered(self._bos + text + self._separator, starts, self._kinds[:], [-1] * len(starts))
         if found:
-            rendered.escapes = self._escapes(found, start, end)
+            own = document_escapes(found, len(text), byte_level=self._byte_level)
+            rendered.escapes = [(start + a, start + b) for a, b in own]
             rendered.counts = {"control_tokens_in_documents": len(found)}
         return Row(rendered, _kept(document.kept))
-
-    def _escapes(self, found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-        """The document as ordinary text where it holds control-token text; else one piece does it, and faster.
-
-        Byte-level tokenizers then encode the whole document as if they had no
-        added tokens. A tokenizer that marks the first word (SentencePiece) must
-        still see where the document begins, so only the found texts are escaped.
-        """
-        return [(start, end)] if self._byte_level else [(start + a, start + b) for a, b in found]
 
 
 def encoded_tokens(rows: Sequence[Row]) -> Encoded:

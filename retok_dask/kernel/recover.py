@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from retok_dask.kernel.controls import ControlFinder, control_tokens
+from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.readback import CallReader, read_tools
 from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged, shifts
 from retok_dask.types import KIND_NAMES, Conversation, Document, Kind, RecordRejected, RejectReason, Rendered
@@ -72,10 +72,8 @@ class Recoverer:
         own = [ids[start:end] for start, end, kind, _ in segments if kind == "content"]
         content = np.concatenate(own) if own else ids[:0]
         text = self._text(content)
-        found = self._find.find(text)
-        again = self.tokenizer.encode(
-            [Rendered(text, [0], [int(Kind.content)], [-1], [(0, len(text))] if found else [])]
-        )
+        escapes = document_escapes(self._find.find(text), len(text), byte_level=self.tokenizer.byte_level)
+        again = self.tokenizer.encode([Rendered(text, [0], [int(Kind.content)], [-1], escapes)])
         if not np.array_equal(again.ids, content):
             _refuse("its text does not encode to its ids again")
         return Document(text, row.id, row.kept, row.counts)

@@ -257,13 +257,22 @@ def _carried_spans(row: TokenRow, decoded: _Decoded) -> Rendered:
     changes = np.flatnonzero((kinds[1:] != kinds[:-1]) | (packed[1:] != packed[:-1])) + 1
     starts = np.concatenate([[0], changes])
     places, inside = decoded.chars(starts)
-    for number in np.flatnonzero(inside).tolist():
-        left, right = int(starts[number]) - 1, int(starts[number])
-        mine = (not trained[right], _RANK[kinds[right]])
-        if mine < (not trained[left], _RANK[kinds[left]]):
-            places[number] -= 1  # the character belongs to the run that begins inside it
-    places = np.maximum.accumulate(places)
+    _share_characters(places, np.flatnonzero(inside), ~trained[starts], _RANK[kinds[starts]])
     return Rendered(decoded.text, places.tolist(), kinds[starts].tolist(), packed[starts].tolist())
+
+
+def _share_characters(places: Int64, inside: Int64, untrained: Bools, rank: Int64) -> None:
+    """Give each character that holds starts of runs to one run alone, in place: to a trained one, then by its kind.
+
+    Args:
+        places: character at which each run begins; of runs that begin inside one, the character after it.
+        inside: the runs that begin inside a character.
+        untrained, rank: of each run.
+    """
+    for group in np.split(inside, np.flatnonzero(np.diff(places[inside]) != 0) + 1) if inside.size else ():
+        runs = range(int(group[0]) - 1, int(group[-1]) + 1)
+        best = min(runs, key=lambda run: (untrained[run], rank[run]))
+        places[group[group <= best]] -= 1
 
 
 def _unpacked(encoded: Encoded) -> Encoded:

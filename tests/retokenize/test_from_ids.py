@@ -244,3 +244,19 @@ def test_thousands_of_added_tokens_are_found_fast_enough_to_use():
     text = "<p>a page &lt; of text</p>" * 2000 + "<｜User｜>"
     assert controls.find(text) == [(len(text) - len("<｜User｜>"), len(text))]
     assert np.mean([bool(controls.find("plain text")) for _ in range(10)]) == 0
+
+
+@pytest.mark.parametrize("with_segments", [True, False])
+def test_a_character_of_several_tokens_is_trained_if_one_of_them_is(with_segments):
+    """Whatever runs begin inside it: each token of three characters by itself trained, or of a kind of its own."""
+    ids = plain_ids("gpt2", "𝔘𝔫𝔦")
+    kinds = ["user", "header", "reasoning", "content", "stop"]
+    made = [(at, at + 1, kinds[at % 5], at) for at in range(len(ids))] if with_segments else None
+    masks = [[bool(number >> at & 1) for at in range(len(ids))] for number in range(1, 2 ** len(ids), 3)]
+    rows, left_out, _ = outcome(
+        kernel("gpt2", "qwen3", {"token_map": {"*": None}}),
+        [TokenRow(ids, mask, made) for mask in masks],
+    )
+    assert not left_out
+    for row, mask in zip(rows, masks, strict=True):
+        check_mask(row, trained_bytes("gpt2", ids, mask), "qwen3")

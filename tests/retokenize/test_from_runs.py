@@ -175,6 +175,14 @@ def test_documents_are_read_back_and_chunks_are_not(tmp_path):
     assert [row["input_ids"].tolist() for row in open_dataset(moved.url)] == [
         row["input_ids"].tolist() for row in open_dataset(fresh.url)
     ]
+
+    # a tokenizer that marks words, not bytes, has its own way with control-token text
+    texts = ["GPT uses <bos> <eos> as <start_of_turn>.", " <bos> first", "third"]
+    (tmp_path / "g.jsonl").write_bytes(b"\n".join(orjson.dumps({"text": text}) for text in texts))
+    old = write_run(recipe("gemma3", tmp_path / "g.jsonl", tmp_path / "gemma", mode="text"))
+    moved = write_run(recipe("gpt2", tmp_path / "gemma", tmp_path / "from-gemma", mode="text", format="retok"))
+    assert len(open_dataset(old.url)) == len(open_dataset(moved.url)) == len(texts)
+
     write_run(recipe("gpt2", tmp_path / "d.jsonl", tmp_path / "chunks", mode="text", documents={"chunk_tokens": 4}))
     chunked = write_run(recipe("llama3_1", tmp_path / "chunks", tmp_path / "none", mode="text", format="retok"))
     assert len(open_dataset(chunked.url)) == 0
