@@ -134,6 +134,9 @@ def test_encode_is_a_pipe(finished):
     assert bad["reason"] == "bad_json"
     assert done.returncode == 1
     assert done.stderr == ""
+    again = in_process("encode", "-t", folder / "recipe.yaml", "--mode", "tokens", stdin=json.dumps(good) + "\n")
+    names = ("input_ids", "loss_mask", "segments")
+    assert [json.loads(again.stdout)[name] for name in names] == [good[name] for name in names]
 
 
 def test_what_a_recipe_says_of_masks_and_modes_holds_in_a_pipe(finished, tmp_path):

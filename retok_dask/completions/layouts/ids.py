@@ -82,7 +82,9 @@ def _segments(record: dict[str, Any], size: int) -> list[tuple[int, int, str, in
     if value is None:
         return None
     try:
-        segments = [(int(s["start"]), int(s["end"]), str(s["kind"]), int(s["message"])) for s in value]
+        # as files of a run hold them, or as lists, as ``retok encode`` prints them
+        parts = [s if isinstance(s, list) else (s["start"], s["end"], s["kind"], s["message"]) for s in value]
+        segments = [(int(start), int(end), str(kind), int(message)) for start, end, kind, message in parts]
     except (TypeError, KeyError, ValueError):
         _refuse("segments are no list of objects with start, end, kind and message")
     at = 0
