@@ -39,6 +39,24 @@ PRESETS = (
     "all",
 )
 
+MEASURES = (
+    "rows",
+    "tokens",
+    "loss_tokens",
+    "mean_tokens",
+    "trained_share",
+    "reject_share",
+    "filter_share",
+    "truncated_share",
+    "tokens_per_byte",
+    "bos_share",
+    "stop_share",
+    "unknown_share",
+    "byte_share",
+    "fallback_share",
+)
+"""What ``checks:`` may bound, as ``min_NAME`` and ``max_NAME``."""
+
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -175,7 +193,7 @@ class DatasetSpec(Part):
     seed: int = 0
     """Seed of everything random about this data set."""
     keep: list[str] = Field(default_factory=list)
-    """Columns of the data carried to the output, as text (JSON text where nested)."""
+    """Columns of the data carried to the output, as text (JSON text where nested, base64 where bytes are no text)."""
     tags: dict[str, str] = Field(default_factory=dict)
     """Notes recorded in the manifest; they change no row."""
     weight: float = Field(default=1.0, gt=0)
@@ -330,7 +348,8 @@ class Recipe(Part):
     max_reject_share: float = Field(default=0.001, ge=0, le=1)
     """A run with a larger share of rejects ends non-zero after everything else is done."""
     checks: dict[str, float] = Field(default_factory=dict)
-    """The user's own thresholds for ``retok validate``, by check name."""
+    """The user's own thresholds for ``retok validate``: ``min_`` or ``max_`` and a number's name, such as
+    ``min_trained_share``."""
 
     @field_validator("tokenizer", mode="before")
     @classmethod
@@ -348,6 +367,16 @@ class Recipe(Part):
         if isinstance(value, str) and value not in PRESETS:
             msg = f"{value!r} is no mask policy.{did_you_mean(value, PRESETS)}"
             raise ValueError(msg)
+        return value
+
+    @field_validator("checks")
+    @classmethod
+    def _known_bounds(cls, value: dict[str, float]) -> dict[str, float]:
+        names = [f"{side}_{name}" for name in MEASURES for side in ("min", "max")]
+        for key in value:
+            if key not in names:
+                msg = f"there is no threshold {key!r}.{did_you_mean(key, names)}"
+                raise ValueError(msg)
         return value
 
     @field_validator("output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -243,17 +244,31 @@ def _prompt_row(item: Conversation, template: ChatTemplate) -> Row:
 
 
 def _kept(values: dict[str, Any]) -> dict[str, str | None]:
-    """Kept values as text: JSON where they are no text already."""
+    """Kept values as text: JSON where they are no text already, base64 for bytes that are no UTF-8."""
     return {name: _as_text(value) for name, value in values.items()} if values else {}
 
 
 def _as_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, bytes):
+        return _of_bytes(value)
     try:
-        return orjson.dumps(value, default=str).decode()
+        return orjson.dumps(value, default=_plain).decode()
     except TypeError:  # integers past 64 bits
         return str(value)
+
+
+def _plain(value: Any) -> str:
+    return _of_bytes(value) if isinstance(value, bytes) else str(value)
+
+
+def _of_bytes(value: bytes) -> str:
+    """Columns of bytes hold texts more often than not; else base64, as JSON has them elsewhere."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
 
 
 def _control_text(tokenizer: Tokenizer, name: str, setting: str) -> str:

@@ -242,6 +242,13 @@ def test_kept_columns_are_text():
     assert row["number"] == "12345678901234567890123"
 
 
+def test_kept_bytes_are_their_text_or_base64():
+    made = pipeline(dataset={"keep": ["text", "bytes", "both"]})
+    values = {"text": "für".encode(), "bytes": b"\xff\x00", "both": {"a": b"\xff\x00", "b": b"b"}}
+    (row,), _, _ = outcome(made, [chat(("q", "a"), **values)])
+    assert (row["text"], row["bytes"], row["both"]) == ("für", "/wA=", '{"a":"/wA=","b":"b"}')
+
+
 def test_a_fault_nobody_foresaw_costs_one_record(monkeypatch):
     made = pipeline()
     render = type(made.template).render
