@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from retok_dask.recipe import StorageSpec
 
+WRITTEN = "performance report: "
+
 
 @contextmanager
 def keep_performance(
@@ -32,7 +34,7 @@ def keep_performance(
         client: the client whose cluster does the work.
         place: path or URL of the HTML page; empty for none.
         storage: how a URL is opened.
-        told: gets one sentence: where the page lies, or why there is none.
+        told: gets one sentence: :data:`WRITTEN` and where the page lies, or why there is none.
     """
     if not place:
         yield
@@ -61,7 +63,7 @@ def _save(client: Client, report: distributed.performance_report, place: str, to
     except Exception as error:  # noqa: BLE001  the run's own end is the news
         told(f"no performance report: {type(error).__name__}: {error}")
     else:
-        told(f"performance report: {place}")
+        told(f"{WRITTEN}{place}")
 
 
 def why_undrawable(client: Client) -> str:

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from dask.utils import format_bytes
 
-from retok_dask.cluster.connect import Workers, workers_for
+from retok_dask.cluster.connect import workers_for
 from retok_dask.cluster.duplicates import drops_duplicates, sampled_duplicates
+from retok_dask.cluster.memory import needed_memory, tight_memory
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.progress import about, duration, short
 from retok_dask.cluster.resources import oversubscription
 from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale, written_bytes
 from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.doing import counted, doing
-from retok_dask.errors import ClusterError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.templates import ChatTemplate
@@ -36,17 +35,11 @@ if TYPE_CHECKING:
     from retok_dask.tokenizers import Tokenizer
     from retok_dask.types import Reject
 
-BATCH_FACTOR = 16
-"""Resident bytes that a byte of a batch's text takes at most: text, objects, ids, masks, Arrow. Measured 6 to 14."""
-
 LONG_UNIT = 60.0
 """Seconds from which on one unit that the run waits for is worth a word."""
 
 TABLE_ROWS = 20
 """Control tokens that the text of a plan names; its JSON has all."""
-
-WRITER_BYTES = 2 * 64 * 1024 * 1024
-"""A row group that waits, and the same while it is compressed."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +228,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
 
     Raises:
         RetokError: the recipe, an input, the tokenizer or the template cannot be used.
-        ClusterError: workers are too small for the recipe, with the numbers.
+        ClusterError: not even Python, tokenizer and template fit into a worker's memory, with the numbers.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     date = recipe.date or dt.datetime.now(dt.UTC).date()
@@ -250,9 +243,8 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template, seen)
         datasets.append(planned)
         talks += found
-    needed = _needed(recipe, max((data.largest_record for data in datasets), default=0), workers.threads)
-    if workers.memory and needed > 0.95 * workers.memory:
-        raise ClusterError(_too_small(recipe, needed, workers, datasets))
+    needed = needed_memory(recipe, max((data.largest_record for data in datasets), default=0), workers.threads)
+    tight = tight_memory(recipe, needed, workers, datasets)
     busy = min(workers.at_once, max(1, sum(data.units for data in datasets)))
     even = sum(data.seconds for data in datasets) / busy
     # one unit is one worker's: however many there are, the run takes as long as its longest unit
@@ -261,7 +253,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
     audit = _audit(template, talks, tokenizer)
     settings = switches(tokenizer, recipe.tokenizer, recipe.storage)
     notes = [*map(str, listing.notes), *([oversubscription(workers.count)] if workers.at_once < workers.count else [])]
-    notes += _guesses(recipe, datasets, even)
+    notes += tight + _guesses(recipe, datasets, even)
     return Plan(datasets, workers.count, workers.memory, needed, seconds, audit, notes, settings)
 
 
@@ -370,28 +362,3 @@ def _audit(template: ChatTemplate | None, conversations: list[Conversation], tok
     from retok_dask.templates import audit  # noqa: PLC0415
 
     return audit(template, conversations, tokenizer=tokenizer)
-
-
-def _needed(recipe: Recipe, largest_record: int, threads: int) -> int:
-    """What a worker holds: what this process holds now, with tokenizer and template, and what each thread has in hand."""
-    return int(psutil.Process().memory_info().rss) + threads * _in_hand(recipe, largest_record)
-
-
-def _in_hand(recipe: Recipe, largest_record: int) -> int:
-    """A batch with its row group."""
-    return BATCH_FACTOR * (recipe.units.batch_bytes + largest_record) + WRITER_BYTES
-
-
-def _too_small(recipe: Recipe, needed: int, workers: Workers, datasets: list[DatasetPlan]) -> str:
-    largest = max(datasets, key=lambda data: data.largest_record)
-    base = needed - workers.threads * _in_hand(recipe, largest.largest_record)
-    each, fewer = (
-        (f" for each of its {workers.threads} threads", "threads a worker or ") if workers.threads > 1 else ("", "")
-    )
-    return (
-        f"workers have {format_bytes(workers.memory)} each, and this recipe needs about {format_bytes(needed)}: "
-        f"{format_bytes(base)} for Python, tokenizer and template, and{each} {BATCH_FACTOR} times the text of a batch "
-        f"({format_bytes(recipe.units.batch_bytes)}) and of the largest record seen "
-        f"({format_bytes(largest.largest_record)}, in {largest.name!r}) and {format_bytes(WRITER_BYTES)} for writing; "
-        f"give workers more memory (fewer {fewer}workers a host), or set units.batch_bytes lower"
-    )

@@ -16,7 +16,7 @@ from retok_dask.cluster.fleet import Outcome
 from retok_dask.cluster.isolation import SetAside
 from retok_dask.cluster.job import EncodeJob
 from retok_dask.cluster.links import proxied
-from retok_dask.cluster.performance import keep_performance
+from retok_dask.cluster.performance import WRITTEN, keep_performance
 from retok_dask.cluster.prepare import Prepared, prepare
 from retok_dask.cluster.progress import Display, display_for
 from retok_dask.cluster.result import RunResult
@@ -220,7 +220,7 @@ class _Session:
             return self._driver.work()
 
     def _tell_performance(self, text: str) -> None:
-        self._performance_told = text
+        self._performance_told = text.removeprefix(WRITTEN)
         self.log.add("performance_report", text=text)
         self.display.say(text)
 

@@ -37,6 +37,12 @@ STALLED_SECONDS = 300.0
 
 RATE_SECONDS = 120.0
 
+NAME = 40
+"""Characters of an output's or data set's name that the table of the text shows."""
+
+WIDTH = 240
+"""No column of the text is cut: a number that is says nothing."""
+
 NOTABLE = (
     "start",
     "unchecked",
@@ -132,7 +138,7 @@ class Status:
     def to_text(self) -> str:
         """A table, and the last notable events of runs that are not finished."""
         console = Console(
-            width=140, record=True, file=io.StringIO(), markup=False, highlight=False, force_jupyter=False
+            width=WIDTH, record=True, file=io.StringIO(), markup=False, highlight=False, force_jupyter=False
         )
         console.print(self._table())
         lines = [console.export_text().rstrip()]
@@ -154,7 +160,7 @@ class Status:
 
     def _rows(self) -> Iterable[tuple[str, ...]]:
         for output in self.outputs:
-            name = output.url if len(output.url) <= 40 else f"…{output.url[-39:]}"
+            name = output.url if len(output.url) <= NAME else f"…{output.url[1 - NAME :]}"
             rate = short(output.tokens_per_second) if output.tokens_per_second else ""
             left = duration(output.seconds_left) if output.seconds_left is not None else ""
             if not output.datasets:
@@ -162,8 +168,9 @@ class Status:
             for data in output.datasets:
                 share = f"{data.trained_share:.1%}" if data.tokens else ""
                 yield (
-                    *(name, data.name, output.state, f"{data.units_done:,}/{data.units_total:,}", f"{data.records:,}"),
-                    *(short(data.tokens), share, f"{data.rejected:,}", rate, left),
+                    *(name, _middle_out(data.name), output.state, f"{data.units_done:,}/{data.units_total:,}"),
+                    *(f"{data.records:,}", f"{data.samples:,}", short(data.tokens), share, f"{data.rejected:,}"),
+                    *(f"{data.filtered:,}", rate, left),
                 )
                 name, rate, left = "", "", ""
 
@@ -173,7 +180,26 @@ class Status:
         return status_summary(self.to_dict())._repr_html_()
 
 
-_COLUMNS = ("output", "data set", "state", "units", "records", "tokens", "trained", "rejects", "tokens/s", "left")
+_COLUMNS = (
+    "output",
+    "data set",
+    "state",
+    "units",
+    "records",
+    "rows",
+    "tokens",
+    "trained",
+    "rejects",
+    "filtered",
+    "tokens/s",
+    "left",
+)
+
+
+def _middle_out(name: str) -> str:
+    """A name that fits: what tells long ones apart is at their end as often as at their start."""
+    half = (NAME - 1) // 2
+    return name if len(name) <= NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def status(*urls: str, storage: StorageSpec | None = None) -> Status:

@@ -166,7 +166,8 @@ def status_summary(data: Data) -> Summary:
     """Where one or more runs stand, by data set, with the last events of those that are not finished."""
     outputs = _records(data.get("outputs"))
     summary = describe("Status", _rest(data, {"outputs", "finished"} if outputs else set()))
-    columns = ["output", "data set", "state", "units", "of", "done", "records", "tokens", "trained", "rejected"]
+    columns = ["output", "data set", "state", "units", "of", "done", "records", "rows", "tokens", "trained"]
+    columns += ["rejected", "filtered"]
     rows = [row for output in outputs for row in _standing(output)]
     live = any(output.get("tokens_per_second") for output in outputs)
     if outputs:
@@ -188,8 +189,9 @@ def _standing(output: Data) -> Iterator[tuple[Any, ...]]:
     for one in output.get("datasets") or [{}]:
         yield (
             *(place, one.get("name"), output["state"], one.get("units_done"), one.get("units_total")),
-            *(percent(one.get("units_done", 0), one.get("units_total", 0)), one.get("records"), one.get("tokens")),
-            *(percent(one.get("loss_tokens", 0), one.get("tokens", 0)), one.get("rejected"), rate, left),
+            *(percent(one.get("units_done", 0), one.get("units_total", 0)), one.get("records"), one.get("samples")),
+            *(one.get("tokens"), percent(one.get("loss_tokens", 0), one.get("tokens", 0)), one.get("rejected")),
+            *(one.get("filtered"), rate, left),
         )
         place, rate, left = "", None, None
 

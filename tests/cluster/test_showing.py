@@ -7,6 +7,7 @@ import io
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from distributed import Client, LocalCluster
@@ -18,6 +19,7 @@ from retok_dask.cluster import plan, read_events, status
 from retok_dask.cluster import progress as progress_room
 from retok_dask.cluster.events import EventLog
 from retok_dask.cluster.progress import PlainDisplay, TerminalDisplay, detect, display_for, line, to_html
+from retok_dask.cluster.status import DatasetStatus, OutputStatus, Status
 from retok_dask.cluster.tracker import Snapshot, Tracker
 from retok_dask.datasets import OutputFolder
 from retok_dask.doing import doing, heard_by
@@ -205,6 +207,19 @@ def test_status_tells_running_stalled_and_dead_apart(tmp_path, monkeypatch):
     assert "start the same command to resume" in dead.text
 
 
+def test_status_counts_rows_and_what_is_filtered_and_cuts_no_number(tmp_path):
+    names = [f"{'trajectories-of-agents-' * 3}{n}" for n in range(2)]
+    output = OutputStatus("o" * 80, "finished", datasets=[DatasetStatus(name) for name in names])
+    output.datasets[1] = replace(output.datasets[1], records=12345, samples=34567, filtered=23456, rejected=45678)
+    shown = Status([output])
+    head, first, second, *_ = shown.to_text().splitlines()
+    assert head.split()[5:12] == ["records", "rows", "tokens", "trained", "rejects", "filtered", "tokens/s"]
+    for value in ("12,345", "34,567", "23,456", "45,678"):
+        assert value in second
+        assert value in shown._repr_html_()
+    assert first.split()[1].endswith("agents-0")
+
+
 # plan
 
 
@@ -308,3 +323,10 @@ def test_plan_shows_what_history_costs(make_recipe, tmp_path):
 def test_plan_refuses_workers_that_are_too_small(make_recipe):
     with pytest.raises(ClusterError, match=r"workers have 64\.00 MiB each, and this recipe needs about"):
         plan(make_recipe(cluster={"worker_memory": "64MiB", "workers": 1}))
+
+
+def test_plan_notes_workers_that_have_less_than_the_most_that_they_can_need(make_recipe):
+    memory = plan(make_recipe(cluster={"workers": 1})).needed_memory
+    planned = plan(make_recipe(cluster={"worker_memory": memory, "workers": 1}))
+    assert planned.worker_memory == memory
+    assert [note for note in planned.notes if "at most 16 times the text of a batch" in note]
