@@ -50,9 +50,9 @@ class Meter:
         self._used = [np.zeros(one.vocab_size, np.bool_) for one in pair]
         self._shown: dict[str, int] = {}
 
-    def add(self, dataset: str, text: str, ids: tuple[Ids, Ids]) -> None:
-        """Count one text."""
-        language = language_of(text)
+    def add(self, dataset: str, text: str, ids: tuple[Ids, Ids], said: str | None = None) -> None:
+        """Count one text, whose language is that of `said` where a template has put more around it."""
+        language = language_of(text if said is None else said)
         lengths = len(ids[0]), len(ids[1])
         changed = not np.array_equal(*ids)
         size, words = len(text.encode("utf-8", "replace")), len(text.split())

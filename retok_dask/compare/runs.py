@@ -5,15 +5,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from retok_dask.compare.measure import Meter
 from retok_dask.datasets import open_dataset
 from retok_dask.errors import InputError
+from retok_dask.kernel.controls import control_tokens
 from retok_dask.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     import numpy.typing as npt
 
     from retok_dask.compare.result import Comparison
@@ -38,6 +40,7 @@ def compare_written(first: str, second: str, *, rows: int | None = 20_000, conte
     one, two = open_dataset(first), open_dataset(second)
     pair = _tokenizer(one), _tokenizer(two)
     meter = Meter((first, second), pair, context)
+    markers = [*control_tokens(pair[0]).values()]
     missing, extra, common = 0, 0, 0
     for name in dict.fromkeys((*one.dataset_names, *two.dataset_names)):
         wanted = _ids(one, name, rows)
@@ -47,7 +50,8 @@ def compare_written(first: str, second: str, *, rows: int | None = 20_000, conte
                 extra += 1
                 continue
             common += 1
-            meter.add(name, pair[0].decode(own), (own, ids))
+            said = pair[0].decode(own[~np.isin(own, markers)])
+            meter.add(name, pair[0].decode(own), (own, ids), said)
             if rows is not None and not wanted:
                 break
         missing += len(wanted)

@@ -136,3 +136,12 @@ def test_two_runs_are_matched_by_sample_id(documents, tmp_path):
     assert same.datasets["data"].changed == 0
     with pytest.raises(RetokError):
         compare_written(one.url, str(tmp_path))
+
+
+def test_markers_that_a_run_wrote_are_no_language(tmp_path):
+    (tmp_path / "short.jsonl").write_bytes(orjson.dumps({"text": "Guten Tag"}))
+    made = recipe("gpt2", {"input": str(tmp_path / "short.jsonl"), "mode": "text"})
+    run = write_run(made.with_changes(output=str(tmp_path / "run")), tokenizer("gpt2"))
+    found = compare_written(run.url, run.url)
+    assert set(found.languages) == {"Latin"}
+    assert found.datasets["data"].bytes > len("Guten Tag"), "the separator is counted"
