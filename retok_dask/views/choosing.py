@@ -106,13 +106,11 @@ class Choices:
             ],
         )
 
-    def view(self, row: int = 0) -> TokenView:
-        """The tokens of one of the rows.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        assert self.tokenizer is not None
+    def view(self, row: int = 0) -> TokenView | Summary:
+        """The tokens of one of the rows, or that there is no such row: a notebook goes on."""
+        if self.tokenizer is None or row >= len(self.samples):
+            count = len(self.samples)
+            return Summary("Tokens", lines=[f"There is no row {row}: {count:,} rows came of {self.records:,} records."])
         return token_view(self.samples[row], self.tokenizer)
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.errors import OutputError, did_you_mean
 from retok_dask.views.palette import shade
+from retok_dask.views.series import CYCLE, colour, draw_counts, draw_nothing, hatch, labels, legend, line_style
 from retok_dask.views.summary import Summary, Table, cell, percent, table
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 Stats = dict[str, Any]
 
-# Okabe and Ito's hues, darkest first so that the first lines stand out in grey print too
-CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
-_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-_HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -128,6 +125,11 @@ def _named(series: Mapping[str, Stats]) -> dict[str, Stats]:
     return {name: stats for name, stats in series.items() if name in largest}
 
 
+def _some_of(shown: Mapping[str, Stats], series: Mapping[str, Stats]) -> str:
+    """What is to be said in a title where not all series are drawn."""
+    return f" (the {len(shown)} largest of {len(series)})" if len(shown) < len(series) else ""
+
+
 def _class_name(exponent: int) -> str:
     return f"{2**exponent:,}-{2 ** (exponent + 1) - 1:,}"
 
@@ -150,13 +152,10 @@ def lengths(
     shown = _named(datasets)
     classes = sorted({int(key) for stats in shown.values() for key in stats.get("lengths", {})})
     span = list(range(classes[0], classes[-1] + 1)) if classes else []
-    figure, axes = canvas(title)
+    figure, axes = canvas(title + _some_of(shown, datasets))
     with style():
-        width = 0.8 / max(1, len(shown))
-        for number, (name, stats) in enumerate(shown.items()):
-            heights = [stats.get("lengths", {}).get(str(k), 0) for k in span]
-            places = [k + 0.1 + width * (number + 0.5) for k in span]
-            axes.bar(places, heights, width, label=name, color=_colour(number), hatch=_hatch(number), edgecolor="white")
+        heights = [[stats.get("lengths", {}).get(str(k), 0) for k in span] for stats in shown.values()]
+        handles = draw_counts(axes, span, 1, heights)
         for name, limit in (limits or {}).items():
             place = math.log2(max(1, limit))
             axes.axvline(place, color="#a8201a", linestyle="--", linewidth=1.4)
@@ -171,9 +170,11 @@ def lengths(
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             )
         _power_ticks(axes, span)
-        axes.set_xlabel(unit)
+        if not span:
+            draw_nothing(axes, f"no {rows}")
+        axes.set_xlabel(f"{unit} (a class begins at the mark on its left)")
         axes.set_ylabel(rows)
-        _legend(axes, len(shown))
+        legend(axes, shown, handles)
     lines = [(_class_name(k), *(stats.get("lengths", {}).get(str(k), 0) for stats in shown.values())) for k in span]
     return Plot(title, figure, table(f"{rows} by {unit}", [unit, *shown], lines, folded=True))
 
@@ -203,7 +204,8 @@ def trained_share(datasets: Mapping[str, Stats]) -> Plot:
         for kind in ("reasoning", "content", "tool_call", "stop")
         if any(_kind_tokens(s, kind) for s in shown.values())
     ]
-    figure, axes = canvas("What the tokens are, and how many are trained", height=1.3 + 0.42 * len(shown))
+    title = "What the tokens are, and how many are trained" + _some_of(shown, datasets)
+    figure, axes = canvas(title, height=1.3 + 0.42 * len(shown))
     with style():
         for number, stats in enumerate(shown.values()):
             left = 0.0
@@ -214,8 +216,9 @@ def trained_share(datasets: Mapping[str, Stats]) -> Plot:
             axes.barh(number, max(0.0, 100 - left), left=left, height=0.6, color="#e4e4e4", edgecolor="white")
             share = _part(stats.get("loss_tokens", 0), stats.get("tokens", 0))
             axes.plot([share, share], [number - 0.42, number + 0.42], color="black", linewidth=2)
-            axes.annotate(f" {share:.1f} %", (share, number - 0.44), fontsize=8, ha="left", va="bottom")
-        axes.set_yticks(range(len(shown)), list(shown))
+            beside = "left" if share < 88 else "right"  # the legend begins where the bars end
+            axes.annotate(f" {share:.1f} %", (share, number - 0.44), fontsize=8, ha=beside, va="bottom")
+        axes.set_yticks(range(len(shown)), labels(shown))
         axes.set_ylim(len(shown) - 0.5, -0.75)
         axes.set_xlim(0, 100)
         axes.set_xlabel("% of tokens; black line: trained")
@@ -249,29 +252,22 @@ def _part(part: float, whole: float) -> float:
 def trained_by_position(datasets: Mapping[str, Stats]) -> Plot:
     """Trained share by tenth of the row: a mask that is off shows as a line that is flat, or wrong at an end."""
     shown = _named(datasets)
-    figure, axes = canvas("Trained share by position in the row")
+    figure, axes = canvas("Trained share by position in the row" + _some_of(shown, datasets))
     values: dict[str, list[float]] = {}
+    handles: list[Any] = []
     with style():
         for number, (name, stats) in enumerate(shown.items()):
             tokens, hits = stats.get("position_tokens", {}), stats.get("position_loss_tokens", {})
             shares = [_part(hits.get(str(k), 0), tokens.get(str(k), 0)) for k in range(10)]
             values[name] = shares
             places = [10 * k + 5 for k in range(10)]
-            axes.plot(
-                places,
-                shares,
-                color=_colour(number),
-                linestyle=_DASHES[number % 7],
-                marker="o",
-                markersize=3,
-                label=name,
-            )
+            handles += axes.plot(places, shares, **line_style(number))
         axes.set_ylim(0, 102)
         axes.set_xlim(0, 100)
         axes.set_xticks(range(0, 101, 10))
         axes.set_xlabel("position in the row, % of its length")
         axes.set_ylabel("% trained")
-        _legend(axes, len(shown))
+        legend(axes, shown, handles)
     rows = [(f"{10 * k}-{10 * k + 10} %", *(f"{shares[k]:.1f} %" for shares in values.values())) for k in range(10)]
     return Plot(
         "Trained share by position", figure, table("trained share by position", ["position", *shown], rows, folded=True)
@@ -281,18 +277,15 @@ def trained_by_position(datasets: Mapping[str, Stats]) -> Plot:
 def trained_share_of_rows(datasets: Mapping[str, Stats]) -> Plot:
     """Rows by their own trained share; rows at 0 % or 100 % deserve a look."""
     shown = _named(datasets)
-    figure, axes = canvas("Rows by their trained share")
+    figure, axes = canvas("Rows by their trained share" + _some_of(shown, datasets))
     with style():
-        width = 4.4 / max(1, len(shown))
-        for number, (name, stats) in enumerate(shown.items()):
-            heights = [stats.get("shares", {}).get(str(k), 0) for k in range(20)]
-            places = [5 * k + 0.3 + width * (number + 0.5) for k in range(20)]
-            axes.bar(places, heights, width, label=name, color=_colour(number), hatch=_hatch(number), edgecolor="white")
+        heights = [[stats.get("shares", {}).get(str(k), 0) for k in range(20)] for stats in shown.values()]
+        handles = draw_counts(axes, range(0, 100, 5), 5, heights)
         axes.set_xticks(range(0, 101, 10))
         axes.set_xlabel("trained share of a row, %")
         axes.set_ylabel("rows")
         axes.grid(visible=False, axis="x")
-        _legend(axes, len(shown))
+        legend(axes, shown, handles)
     rows = [
         (f"{5 * k}-{5 * k + 5} %", *(s.get("shares", {}).get(str(k), 0) for s in shown.values())) for k in range(20)
     ]
@@ -309,20 +302,21 @@ def tokens_per_byte(groups: Mapping[str, Mapping[str, tuple[int, int]]], *, by: 
     names = list(dict.fromkeys(name for values in groups.values() for name in values))[:24]
     figure, axes = canvas(f"Tokens per byte by {by}", height=1.2 + 0.28 * len(names) * max(1, len(groups) * 0.7))
     height = 0.8 / max(1, len(groups))
+    handles = []
     with style():
-        for number, (series, values) in enumerate(groups.items()):
+        for number, values in enumerate(groups.values()):
             rates = [_rate(*values.get(name, (0, 0))) for name in names]
             places = [k - 0.4 + height * (number + 0.5) for k in range(len(names))]
-            bars = axes.barh(
-                places, rates, height, label=series, color=_colour(number), hatch=_hatch(number), edgecolor="white"
-            )
+            bars = axes.barh(places, rates, height, color=colour(number), hatch=hatch(number), edgecolor="white")
+            handles.append(bars)
             axes.bar_label(bars, [f" {rate:.3f}" for rate in rates], fontsize=8)
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), labels(names))
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.margins(x=0.1)
+        axes.set_xlim(left=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("tokens per byte (less is cheaper)")
-        _legend(axes, len(groups))
+        legend(axes, groups, handles)
     rows = [(name, *(_rate(*values.get(name, (0, 0))) for values in groups.values())) for name in names]
     return Plot("Tokens per byte", figure, table("tokens per byte", [by, *groups], rows, folded=True))
 
@@ -352,25 +346,13 @@ def rejects(datasets: Mapping[str, Stats]) -> Plot:
         axes.set_ylim(max(1, len(drawn)) - 0.5, -0.5)
         axes.margins(x=0.15)
         axes.grid(visible=False, axis="y")
+        axes.locator_params(axis="x", integer=True)
         axes.set_xlabel(f"records, of {cell(records)} read")
         if not drawn:
-            axes.text(0.5, 0.5, "every record was written", transform=axes.transAxes, ha="center", va="center")
+            draw_nothing(axes, "every record was written")
     rows = [(outcome, reason, number, percent(number, records)) for (outcome, reason), number in ordered]
     return Plot(
         "Records not written",
         figure,
         table("records not written", ["outcome", "reason", "records", "share"], rows, folded=True),
     )
-
-
-def _colour(number: int) -> str:
-    return CYCLE[number % len(CYCLE)]
-
-
-def _hatch(number: int) -> str:
-    return _HATCHES[number % len(_HATCHES)]
-
-
-def _legend(axes: Axes, entries: int) -> None:
-    if entries > 1:
-        axes.legend(frameon=False, ncols=1, loc="upper left", bbox_to_anchor=(1.0, 1.0))

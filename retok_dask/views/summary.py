@@ -144,7 +144,8 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, dict):
-        value = ", ".join(f"{key} {cell(each)}" for key, each in list(value.items())[:12])
+        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
+        value = ", ".join(f"{key} {cell(each)}" for key, each in list(value.items())[:12]) + more
     elif isinstance(value, list | tuple):
         value = ", ".join(cell(each) for each in value[:12]) + (", …" if len(value) > 12 else "")
     return harmless(value, CELL)

@@ -6,7 +6,8 @@ import datetime as dt
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.views.plots import CYCLE, Plot, canvas, style
+from retok_dask.views.plots import Plot, canvas, style
+from retok_dask.views.series import CYCLE
 from retok_dask.views.summary import cell, size, table
 
 if TYPE_CHECKING:

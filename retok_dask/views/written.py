@@ -7,8 +7,10 @@ read from Parquet. Works for a run that has not finished, as far as it came.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 
 from retok_dask.cluster.events import read_events
 from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_run
-from retok_dask.errors import OutputError, RetokError, UnfinishedOutput
+from retok_dask.errors import OutputError, RetokError, UnfinishedOutput, first_few
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.views import plots, timeline
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 _DRIFT_UNITS = 4
 """Fewer units than this tell nothing about drift."""
+
+_REJECT_FILES = 200
+"""Files of rejects that are opened to show some."""
 
 
 @contextmanager
@@ -183,17 +188,22 @@ class WrittenRun:
 
     def drift(self) -> Summary:
         """Trained share, row length and tokens a byte of each unit against its data set; the furthest off first."""
-        rows = []
+        rows, few = [], []
         for name in self.datasets:
             units = [receipt for receipt in self.receipts.values() if receipt.dataset == name]
             if len(units) >= _DRIFT_UNITS:
                 rows += _drift_rows(name, units)
+            else:
+                few.append(name)
         rows.sort(key=lambda row: -abs(row[-1]))
         shown = [(*row[:-1], f"{row[-1]:+.1f}") for row in rows]
-        columns = ["data set", "unit", "samples", "trained share", "tokens a sample", "tokens a byte", "spreads off"]
-        summary = Summary("Drift between units", tables=[table("", columns, shown, limit=12)])
-        if not rows:
-            summary.lines.append(f"no data set has {_DRIFT_UNITS} units, so there is nothing to compare")
+        columns = ["data set", "unit", "samples", "trained share", "tokens a sample", "tokens a byte", "off"]
+        summary = Summary("Drift between units")
+        if rows:
+            summary.lines.append("off: how far from the median of its data set, counted in the usual distance from it")
+            summary.tables.append(table("", columns, shown, limit=12))
+        if few:
+            summary.lines.append(f"fewer than {_DRIFT_UNITS} units, nothing to compare: {first_few(few)}")
         return summary
 
     # single records
@@ -224,18 +234,21 @@ class WrittenRun:
         return stack
 
     def rejected_records(self, *, limit: int = 25) -> Summary:
-        """Records not written, the most frequent reason first, with their place and beginning."""
-        found = []
+        """Records not written, some of each reason, the most frequent first, with their place and beginning."""
+        found: dict[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {}
         files = [(receipt, record) for receipt in self.receipts.values() if (record := receipt.output("rejects"))]
-        for receipt, record in files[:200]:
-            if not record.rows:
-                continue
+        for receipt, record in [(receipt, record) for receipt, record in files if record.rows][:_REJECT_FILES]:
             with self.folder.open_input(record.path) as source:
-                found += [(receipt.dataset, row) for row in pq.read_table(source).slice(0, 50).to_pylist()]
-        counts = {(row["outcome"], row["reason"]): 0 for _, row in found}
-        for _, row in found:
-            counts[row["outcome"], row["reason"]] += 1
-        found.sort(key=lambda item: -counts[item[1]["outcome"], item[1]["reason"]])
+                for row in _first_of_each(source, limit):
+                    found.setdefault((row["outcome"], row["reason"]), []).append((receipt.dataset, row))
+        counts: Counter[tuple[str, str]] = Counter()
+        for stats in self.datasets.values():
+            for outcome in ("rejected", "filtered"):
+                counts.update({(outcome, reason): number for reason, number in stats.get(outcome, {}).items()})
+        # as many of each reason as there is room for: the first of each, the second of each, ...
+        turns = zip_longest(*(found[key] for key in sorted(found, key=lambda key: -counts[key])))
+        chosen = [one for turn in turns for one in turn if one is not None][:limit]
+        chosen.sort(key=lambda one: -counts[one[1]["outcome"], one[1]["reason"]])
         rows = [
             (
                 name,
@@ -245,10 +258,14 @@ class WrittenRun:
                 row["detail"],
                 (row["raw"] or b"")[:160].decode("utf-8", "backslashreplace"),
             )
-            for name, row in found
+            for name, row in chosen
         ]
+        if not counts:
+            return Summary("Records not written", lines=["Every record was written."])
         columns = ["data set", "file", "row", "reason", "detail", "begins"]
-        return Summary("Records not written", tables=[table("", columns, rows, limit=limit)])
+        shown = table("", columns, rows, limit=limit)
+        shown.more = max(0, counts.total() - len(rows))
+        return Summary("Records not written", tables=[shown])
 
     def audit(self, *, records: int = 200) -> Stack:
         """What the template does to the first records of each data set that has conversations."""
@@ -298,6 +315,24 @@ class WrittenRun:
             for event in told
         ]
         return Summary("Events", tables=[table("", ["after", "event", "what"], rows, limit=60)])
+
+
+def _first_of_each(source: Any, limit: int) -> list[dict[str, Any]]:
+    """The first rejects of each reason; reads the records of no more row groups than hold them."""
+    file = pq.ParquetFile(source)
+    taken: Counter[tuple[str, str]] = Counter()
+    rows: list[dict[str, Any]] = []
+    for group in range(file.num_row_groups):
+        reasons = file.read_row_group(group, columns=["outcome", "reason"]).to_pylist()
+        wanted = []
+        for index, row in enumerate(reasons):
+            key = row["outcome"], row["reason"]
+            if taken[key] < limit:
+                taken[key] += 1
+                wanted.append(index)
+        if wanted:
+            rows += file.read_row_group(group).take(wanted).to_pylist()
+    return rows
 
 
 def _rate(stats: dict[str, Any]) -> float:

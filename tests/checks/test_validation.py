@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factory import make_batch, make_run
+from factory import make_batch, make_run, write_unit
 from real_run import demo_recipe, run_recipe, train_tokenizer
 
 from retok_dask.checks import ValidationReport, validate
 from retok_dask.checks.decoding import CONTINUING, misspelling
+from retok_dask.checks.thresholds import METRICS
 from retok_dask.datasets import (
     OutputFolder,
     Receipt,
@@ -25,9 +27,9 @@ from retok_dask.datasets import (
     remask,
     write_manifest,
 )
-from retok_dask.errors import ValidationFailed
+from retok_dask.errors import RecipeError, ValidationFailed
 from retok_dask.kernel import Batch, UnitStats
-from retok_dask.recipe import TokenizerSpec
+from retok_dask.recipe import MEASURES, TokenizerSpec
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.views import WrittenRun
@@ -364,14 +366,19 @@ def test_a_remasked_run_passes_too(run):
 
 
 def test_thresholds_of_the_user(tmp_path):
-    checks = {"min_rows": 1000, "max_trained_share": 0.9, "min_tokenz": 1}
+    checks = {"min_rows": 1000, "max_trained_share": 0.9}
     folder = make_run(tmp_path, rejects=1, checks=checks)
     report = validate(folder.url)
     check = report.check("thresholds")
     assert not check.passed
     assert "rows of the run is 60, less than 1000" in check.detail
-    assert "Did you mean 'min_tokens'" in check.detail
     assert "trained_share of" not in check.detail
+
+
+def test_a_threshold_of_no_number_is_refused_with_the_recipe(tmp_path):
+    assert set(METRICS) == set(MEASURES)
+    with pytest.raises(RecipeError, match=r"no threshold 'min_tokenz'\. Did you mean 'min_tokens'"):
+        make_run(tmp_path, checks={"min_tokenz": 1})
 
 
 def test_too_many_rejects(tmp_path):
@@ -410,11 +417,28 @@ def test_a_unit_with_other_tokens_a_byte_drifts(tmp_path):
     assert check.numbers["data.tokens a byte"] == 0.25
     shown = WrittenRun(folder.url).drift()
     (drawn,) = shown.tables
+    assert "how far from the median" in shown.to_text()
     at = drawn.columns.index("tokens a byte")
     assert (drawn.rows[0][1], drawn.rows[0][at]) == ("data-00004", "1.0000")
     assert {row[at] for row in drawn.rows[1:]} == {"0.2500"}
     folder.remove([folder.receipt("data-00000"), folder.receipt("data-00001")])
     assert "data.tokens a byte" not in validate(folder.url).check("drift").numbers
+
+
+def test_some_rejects_of_each_reason_are_shown(tmp_path):
+    """However many there are of one, the others are what a reader has not seen yet."""
+    folder = make_run(tmp_path, units=1, rejects=60, manifest=False)
+    rare = make_batch(5, seed=9, first=500, file="data/1.jsonl", rejects=1)
+    row = rare.rejects.to_pylist()[0] | {"reason": "unknown_role", "raw": b"<script>"}
+    rare.stats.rejected = Counter({"unknown_role": 1})
+    rare = dataclasses.replace(rare, rejects=pa.RecordBatch.from_pylist([row], schema=REJECT_SCHEMA))
+    (receipt,) = read_receipts(folder).values()
+    write_unit(folder, StoredUnit("data-00001", "data", {}), [rare], fingerprint=receipt.fingerprint)
+    shown = WrittenRun(folder.url).rejected_records(limit=25)
+    reasons = [line[3] for line in shown.tables[0].rows]
+    assert reasons == ["bad_json (rejected)"] * 24 + ["unknown_role (rejected)"]
+    assert shown.tables[0].more == 61 - 25
+    assert "<script>" not in shown._repr_html_()
 
 
 def read_recipe(folder: OutputFolder):

@@ -73,6 +73,22 @@ def test_nothing_and_empty_data_sets_are_drawn(make: Any) -> None:
         assert make(data).png()
 
 
+def test_many_long_names_leave_room_for_what_they_name_and_are_told_apart() -> None:
+    """Ten names beside a plot once left a fifth of it, and the eighth looked as the first."""
+    names = [f"a-data-set-of-trajectories-of-agents-{n:02}-of-the-year-2026-filtered" for n in range(12)]
+    data = {name: stats(n + 1) for n, name in enumerate(names)}
+    for make in (plots.lengths, plots.trained_by_position, plots.trained_share_of_rows, plots.trained_share):
+        drawn = make(data)
+        drawn.png()
+        (axes,) = drawn.figure.axes
+        assert axes.get_position().width > 0.5
+        assert axes.get_title(loc="left").endswith("(the 10 largest of 12)")
+        looks = {(line.get_color(), str(line.get_linestyle())) for line in axes.get_lines()}
+        assert make is plots.trained_share or len(looks) == 10
+        words = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert len(set(words)) == len(words)
+
+
 @pytest.mark.parametrize("make", [timeline.throughput, timeline.memory, timeline.workers])
 def test_a_run_without_events_is_drawn(make: Any) -> None:
     assert make([]).png()
