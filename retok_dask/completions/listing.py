@@ -10,8 +10,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dask.utils import format_bytes
-
 from retok_dask.completions import storage as st
 from retok_dask.completions.formats import SPLITTABLE, belongs_in_folder, compression_of, format_of
 from retok_dask.completions.json_files import HEAD, shape_of
@@ -95,6 +93,8 @@ def _limited(
 
 def _whole_files_note(files: list[FileEntry], units: list[Unit], spec: DatasetSpec) -> list[str]:
     """Say which files are read in one piece each, because nothing can start in their middle."""
+    from dask.utils import format_bytes  # noqa: PLC0415  who reads a written run needs no Dask
+
     sizes = {entry.url: entry.size for entry in files}
     whole = {p.url for unit in units for p in unit.parts if p.compression or p.format not in SPLITTABLE}
     if not whole:
