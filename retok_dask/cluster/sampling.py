@@ -53,13 +53,13 @@ def record_size(record: Record | Reject) -> int:
 
 
 def sample_scale(units: list[Unit], records: list[Record | Reject], sizes: list[int]) -> float:
-    """How many times the sample goes into the data set, by bytes."""
-    limits = [unit.limit for unit in units]
-    total = sum(unit.bytes for unit in units)
-    scale = max(1.0, total / max(1, sum(sizes))) if records else 0.0
-    if limits and all(limit is not None for limit in limits) and records:
-        return min(scale, sum(limit or 0 for limit in limits) / len(records))
-    return scale
+    """How many times the sample goes into the data set, by bytes, and by a limit where one ends in a unit."""
+    if not records:
+        return 0.0
+    mean = max(1, sum(sizes)) / len(records)
+    expected = [unit.bytes / mean for unit in units]
+    limited = [n if unit.limit is None else min(n, unit.limit) for n, unit in zip(expected, units, strict=True)]
+    return max(1.0, sum(limited) / len(records))
 
 
 def conversations(spec: DatasetSpec, records: list[Record | Reject]) -> list[Conversation]:

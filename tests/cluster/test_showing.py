@@ -245,6 +245,14 @@ def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
     assert 'style="--part:' in planned._repr_html_(), "the trained share has its bar"
 
 
+@pytest.mark.parametrize("limit", [30, 45, 50, 75, 1000])
+def test_plan_counts_no_more_than_the_limit(make_recipe, tmp_path, limit):
+    """It may end within the last unit, between two, or behind all of them."""
+    data = write_data(tmp_path / "in", files=4, records=25)
+    recipe = make_recipe(data, datasets=[{"name": "d", "input": str(data), "limit": limit}])
+    assert plan(recipe).datasets[0].records == pytest.approx(min(limit, 100), abs=1)
+
+
 @pytest.fixture
 def one_core():
     """This thread, and what it starts, on one core."""
