@@ -59,7 +59,7 @@ class GuardedSandbox(ImmutableSandboxedEnvironment):
         if isinstance(value, str):
             self.check(len(value))
         elif isinstance(value, list | tuple | dict):
-            self.check(_extent(value, self.most))
+            self.check(_extent(value, {}))
         return value
 
     def concat_guarded(self, *values: Any) -> str:
@@ -115,7 +115,7 @@ class GuardedSandbox(ImmutableSandboxedEnvironment):
 
         @jinja2.pass_context
         def counted(_: Any, value: Any) -> Any:
-            self.printed += len(value) if isinstance(value, str) else _extent(value, self.most)
+            self.printed += len(value) if isinstance(value, str) else _extent(value, {})
             self.check(self.printed // _PRINTED_AGAIN)
             return value
 
@@ -160,18 +160,17 @@ def _refuse_plenty(numbers: Iterable[Any]) -> None:
             raise LimitReached(msg)
 
 
-def _extent(value: Any, most: int) -> int:
-    """About how many characters a nested value has, printed; no longer looked at once that is more than enough."""
-    total, todo = 0, [value]
-    for item in todo:  # which grows meanwhile
-        total += len(item) if isinstance(item, str) else 1
-        if isinstance(item, dict):
-            todo += [*item.keys(), *item.values()]
-        elif isinstance(item, list | tuple):
-            todo += item
-        if total > most:
-            break
-    return total
+def _extent(value: Any, known: dict[int, int]) -> int:
+    """About how many characters a nested value has, printed; each object in it is looked at once, however often it is there."""
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0
+        items = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+        known[id(value)] = 2 + sum(_extent(item, known) for item in items)
+    return known[id(value)]
 
 
 def _replaced(text: str, old: Any, new: Any) -> int:
