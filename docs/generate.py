@@ -46,7 +46,7 @@ def type_name(annotation: Any) -> str:
     text = str(annotation) if not isinstance(annotation, type) else annotation.__name__
     for long, short in (
         ("typing.", ""),
-        ("retok_dask.recipe.", ""),
+        ("retok_dask.recipe.parts.", ""),
         ("datetime.", ""),
         ("NoneType", "none"),
         ("None", "none"),

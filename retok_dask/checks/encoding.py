@@ -16,13 +16,11 @@ from retok_dask.checks.decoding import decode_unit
 from retok_dask.checks.rows import UnitFindings
 from retok_dask.completions import Unit, read_records
 from retok_dask.completions.storage import storage_options
-from retok_dask.datasets import OutputFolder, Receipt, read_run
+from retok_dask.datasets import OutputFolder, Receipt, read_recipe, read_run
 from retok_dask.datasets.digest import row_digests
-from retok_dask.datasets.folder import RECIPE
 from retok_dask.datasets.rows import read_batches
 from retok_dask.errors import InputError, OutputError, RetokError, StorageError
 from retok_dask.kernel import Kernel
-from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns, sample_id, sample_schema
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers import Tokenizer
@@ -31,7 +29,7 @@ from retok_dask.types import FilterReason, RejectReason
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from retok_dask.recipe import StorageSpec
+    from retok_dask.recipe import Recipe, StorageSpec
     from retok_dask.types import Record, Reject
 
 SAMPLED_ROWS = 64
@@ -76,7 +74,7 @@ def load_encoder(url: str, storage: StorageSpec | None, *, reference: bool, call
         RetokError: tokenizer or template cannot be loaded.
     """
     folder = OutputFolder(url, storage)
-    recipe = Recipe.from_dict(_yaml(folder.read_bytes(RECIPE)), source=folder.url_of(RECIPE))
+    recipe = read_recipe(folder)
     if reference:
         recipe = recipe.with_changes(engine="reference")
     run = read_run(folder) or {}
@@ -212,9 +210,3 @@ def _left_out(folder: OutputFolder, receipt: Receipt) -> set[str]:
         for row in rows
         if row["reason"] in NOT_AGAIN
     }
-
-
-def _yaml(data: bytes) -> Any:
-    import yaml  # noqa: PLC0415
-
-    return yaml.safe_load(data)

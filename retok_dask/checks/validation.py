@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import yaml
 
 from retok_dask.checks.encoding import encode_unit_again, load_encoder
 from retok_dask.checks.report import Check, ValidationReport, skipped, verdict
@@ -80,7 +79,7 @@ def validate(
     folder = OutputFolder(url, storage)
     try:
         manifest = read_manifest(folder)
-        recipe = Recipe.from_dict(yaml.safe_load(manifest.recipe), source=folder.url_of(MANIFEST))
+        recipe = Recipe.from_yaml(manifest.recipe, source=folder.url_of(MANIFEST))
     except (OutputError, ValueError) as error:
         return ValidationReport(url, full, [Check("finished", "error", False, str(error))])
     doing("comparing files and receipts with the manifest")

@@ -230,7 +230,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         RetokError: the recipe, an input, the tokenizer or the template cannot be used.
         ClusterError: not even Python, tokenizer and template fit into a worker's memory, with the numbers.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    recipe = Recipe.of(recipe)
     date = recipe.date or dt.datetime.now(dt.UTC).date()
     recipe = recipe.with_changes(date=date)
     tokenizer, template = load_models(recipe, date)

@@ -6,8 +6,6 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from retok_dask.cluster.job import small
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.result import RunResult
@@ -19,20 +17,21 @@ from retok_dask.datasets import (
     Receipt,
     check_fingerprint,
     read_manifest,
+    read_recipe,
     read_run,
     scan_receipts,
 )
-from retok_dask.datasets.folder import LISTING, MANIFEST, RECIPE
+from retok_dask.datasets.folder import LISTING, MANIFEST
 from retok_dask.doing import doing
 from retok_dask.errors import UnfinishedOutput
 from retok_dask.kernel import UnitStats, load_sources
-from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retok_dask.completions import Unit
     from retok_dask.kernel import Source
+    from retok_dask.recipe import Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
 
@@ -66,7 +65,7 @@ class Prepared:
 
     def notes_changed(self, folder: OutputFolder) -> bool:
         """Whether the recipe has other bounds, weights or tags than what lies in the folder: no row depends on them."""
-        stored = Recipe.from_dict(yaml.safe_load(folder.read_bytes(RECIPE)), source=folder.url_of(RECIPE))
+        stored = read_recipe(folder)
         here = {name: getattr(self.recipe, name) for name in ("output", "storage", "cluster", "engine")}
         return stored.with_changes(**here).to_yaml() != self.recipe.to_yaml()
 

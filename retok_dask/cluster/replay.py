@@ -13,15 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
-import yaml
 
 from retok_dask.cluster.models import load_models
 from retok_dask.completions import Listing, read_records
-from retok_dask.datasets import OutputFolder
+from retok_dask.datasets import OutputFolder, read_recipe
 from retok_dask.datasets.folder import LISTING
 from retok_dask.errors import RetokError
 from retok_dask.kernel import Kernel, UnitStats
-from retok_dask.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +41,7 @@ def replay(arguments: Sequence[str]) -> int:
     """
     output, name, ordinal = arguments[0], arguments[1], int(arguments[2])
     folder = OutputFolder(output)
-    recipe = Recipe.from_dict(yaml.safe_load(folder.read_bytes("_retok/recipe.yaml")))
+    recipe = read_recipe(folder)
     units = {unit.id: unit for unit in Listing.from_json(folder.read_bytes(LISTING)).units}
     if name not in units:
         print(f"{output} has no unit {name!r}", file=sys.stderr)  # noqa: T201  a command's answer

@@ -85,7 +85,7 @@ def run(
         ClusterError: the scheduler does not answer, is lost, or its workers do not fit.
         StorageError: storage refuses, after the retries that make sense.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    recipe = Recipe.of(recipe)
     display = display_for(progress)
     folder = OutputFolder(recipe.output, recipe.storage)
     with contextlib.closing(Connection(recipe, client, scheduler)) as connection, heard_by(display.doing):

@@ -9,6 +9,7 @@ from retok_dask.datasets.fingerprint import (
     check_fingerprint,
     library_versions,
     read_fingerprint,
+    read_recipe,
     read_run,
     start_run,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "read_fingerprint",
     "read_manifest",
     "read_receipts",
+    "read_recipe",
     "read_run",
     "rejects",
     "remask",

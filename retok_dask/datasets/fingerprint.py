@@ -214,6 +214,21 @@ def read_run(folder: OutputFolder) -> dict[str, Any] | None:
     return run
 
 
+def read_recipe(folder: OutputFolder) -> Recipe:
+    """The recipe of the run in a folder, as the run resolved it.
+
+    Raises:
+        OutputError: the folder holds none.
+        RecipeError: it is there, but this version cannot use it.
+    """
+    try:
+        text = folder.read_bytes(RECIPE)
+    except FileNotFoundError:
+        msg = f"{folder.url} holds no recipe.yaml of a run; check the path, or start the run again with its recipe"
+        raise OutputError(msg) from None
+    return Recipe.from_yaml(text, source=folder.url_of(RECIPE))
+
+
 def read_fingerprint(folder: OutputFolder) -> Fingerprint | None:
     """The fingerprint of the run in a folder; None if it holds none."""
     run = read_run(folder)

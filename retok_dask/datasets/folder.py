@@ -9,15 +9,15 @@ import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-import psutil
 import pyarrow as pa
 
 from retok_dask.completions.storage import open_fs, protocol_of, retrying
+from retok_dask.datasets.files import abort_uploads, forget_the_dead, sha256_of, sync_and_rename
 from retok_dask.errors import OutputError
 from retok_dask.recipe import StorageSpec
 
@@ -217,7 +217,7 @@ class OutputFolder:
             if self.is_local:
                 temporary = self.local_temporary("bytes")
                 temporary.write_bytes(data)
-                _rename(temporary, path)
+                sync_and_rename(temporary, path)
             elif self.protocol in OBJECT_STORES:
                 fs.pipe_file(path, data)
             else:
@@ -268,7 +268,7 @@ class OutputFolder:
         in the machine's temporary folder otherwise.
         """
         if not self.is_local:
-            _forget_the_dead()
+            forget_the_dead()
             handle, name = tempfile.mkstemp(prefix=f"retok-{socket.gethostname()}-{os.getpid()}-", suffix=".tmp")
             os.close(handle)
             return Path(name)
@@ -291,7 +291,7 @@ class OutputFolder:
 
         def put(fs: Any, path: str) -> None:
             if self.is_local:
-                _rename(local, path)
+                sync_and_rename(local, path)
             elif self.protocol in OBJECT_STORES:
                 fs.put_file(str(local), path)
             else:
@@ -332,7 +332,7 @@ class OutputFolder:
         self.remove(left)
         if self.protocol not in {"s3", "s3a"}:
             return len(left)
-        return len(left) + self._call(_abort_uploads, "", reading=False)
+        return len(left) + self._call(abort_uploads, "", reading=False)
 
     def _resolve(self, relative: str) -> tuple[Any, str]:
         if self.is_local:
@@ -370,46 +370,3 @@ def file_name(unit: str) -> str:
         msg = f"{unit!r} cannot name a file; unit ids hold no slash and start with a letter or digit"
         raise OutputError(msg)
     return unit
-
-
-def sha256_of(path: Path) -> str:
-    """Hex sha256 of a local file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def _forget_the_dead() -> None:
-    """Delete what processes of this host that live no more left in the machine's temporary folder; once a process."""
-    head = f"retok-{socket.gethostname()}-"
-    for path in Path(tempfile.gettempdir()).glob(f"{head}*.tmp"):
-        pid = path.name.removeprefix(head).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            path.unlink(missing_ok=True)
-
-
-def _rename(temporary: Path, target: str) -> None:
-    """Sync a file, rename it, and sync the folder that now names it."""
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    parent = Path(target).parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary.replace(target)
-    handle = os.open(parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _abort_uploads(fs: Any, root: str) -> int:
-    """Abort unfinished multipart uploads below a folder; 0 where the store does not list them."""
-    bucket, _, prefix = root.partition("/")
-    try:
-        answer = fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-    except (OSError, NotImplementedError):
-        return 0
-    uploads = answer.get("Uploads") or []
-    for upload in uploads:
-        fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
-    return len(uploads)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.fingerprint import read_run
-from retok_dask.datasets.folder import MANIFEST, RECIPE, OutputFolder
+from retok_dask.datasets.folder import MANIFEST, RECIPE, RUN, OutputFolder
 from retok_dask.datasets.receipts import FileRecord, Receipt
 from retok_dask.errors import OutputError, UnfinishedOutput
 from retok_dask.kernel.stats import UnitStats
@@ -215,7 +215,7 @@ def read_manifest(folder: OutputFolder) -> Manifest:
     data = folder.read_json(MANIFEST)
     if data is not None:
         return Manifest.from_dict(data)
-    if folder.exists("_retok/run.json"):
+    if folder.exists(RUN):
         msg = f"the run in {folder.url} has not finished: it has no manifest; start the same command again to resume it"
         raise UnfinishedOutput(msg)
     msg = f"{folder.url} holds no run of retok: it has neither a manifest nor a run.json; check the path"

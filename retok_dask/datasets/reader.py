@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from retok_dask.datasets.folder import OutputFolder
+from retok_dask.datasets.folder import MANIFEST, OutputFolder
 from retok_dask.datasets.manifest import Manifest, UnitEntry, read_manifest
 from retok_dask.datasets.rows import COUNTS, RowGroups, read_batches, rows_of
 from retok_dask.errors import OutputError, did_you_mean
@@ -100,7 +100,7 @@ class TokenDataset:
         self.manifest = manifest
         self.row_filter = row_filter or RowFilter()
         self.units = units if units is not None else tuple(manifest.units.values())
-        recipe = Recipe.from_dict(_yaml(manifest.recipe), source=f"{folder.url}/_retok/recipe.yaml")
+        recipe = Recipe.from_yaml(manifest.recipe, source=folder.url_of(MANIFEST))
         self.recipe = recipe
         full = sample_schema(kept_columns(recipe))
         self.schema: pa.Schema = full if columns is None else pa.schema([full.field(c) for c in columns], full.metadata)
@@ -379,9 +379,3 @@ def _unit_frame(unit: UnitEntry, data: TokenDataset) -> pd.DataFrame:
 
 def _unit_rows(units: list[UnitEntry], data: TokenDataset) -> list[dict[str, Any]]:
     return [row for unit in units for batch in data.unit_batches(unit) for row in rows_of(batch)]
-
-
-def _yaml(text: str) -> Any:
-    import yaml  # noqa: PLC0415
-
-    return yaml.safe_load(text)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from retok_dask.completions import open_fs
-from retok_dask.datasets.folder import LISTING, MANIFEST, RECIPE, RUN, OutputFolder
+from retok_dask.datasets.fingerprint import read_recipe
+from retok_dask.datasets.folder import LISTING, MANIFEST, RUN, OutputFolder
 from retok_dask.datasets.receipts import read_receipts
 from retok_dask.errors import OutputError, did_you_mean
-from retok_dask.recipe import Recipe
 from retok_dask.schema import REJECT_SCHEMA
 from retok_dask.types import FilterReason, RejectReason
 
@@ -156,8 +155,7 @@ def _asked(what: str, names: Iterable[str] | None, legal: Sequence[str]) -> set[
 
 
 def _dataset_names(folder: OutputFolder) -> list[str]:
-    recipe = Recipe.from_dict(yaml.safe_load(folder.read_bytes(RECIPE)), source=folder.url_of(RECIPE))
-    return [spec.name for spec in recipe.datasets]
+    return [spec.name for spec in read_recipe(folder).datasets]
 
 
 def _count_units(folder: OutputFolder, committed: int) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
-import yaml
 
 from retok_dask.completions import open_fs
 from retok_dask.errors import InputError, OutputError
@@ -116,17 +115,13 @@ def _read_run(folder: str, storage: StorageSpec) -> tuple[Recipe, dict[str, Any]
     fs, path = open_fs(folder.rstrip("/"), storage)
     try:
         run = orjson.loads(fs.cat_file(f"{path}/_retok/run.json"))
-        recipe = yaml.safe_load(fs.cat_file(f"{path}/_retok/recipe.yaml"))
+        recipe = Recipe.from_yaml(fs.cat_file(f"{path}/_retok/recipe.yaml"), source=f"{folder}/_retok/recipe.yaml")
         content = run["content"]
-        return (
-            Recipe.from_dict(recipe, source=f"{folder}/_retok/recipe.yaml"),
-            run,
-            (content["tokenizer"], content["template"]),
-        )
+        return recipe, run, (content["tokenizer"], content["template"])
     except FileNotFoundError:
         msg = f"{folder!r} holds no run: format retok wants the output folder of one, without a pattern"
         raise InputError(msg) from None
-    except (orjson.JSONDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         msg = f"{folder!r} holds no run that this version can read: {error!r}"
         raise InputError(msg) from error
 

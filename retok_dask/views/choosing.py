@@ -135,7 +135,7 @@ def choices(recipe: Recipe | str | Path, *, dataset: str | None = None, records:
         TokenizerError, TemplateError: tokenizer or template cannot be used.
         RecipeError: there is no such data set.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    recipe = Recipe.of(recipe)
     spec = _chosen(recipe, dataset)
     found = list(islice(_records(recipe, spec), records))
     tokenizer = tokenizer_of(recipe)

@@ -168,7 +168,7 @@ def explore(recipe: Recipe | str | Path, *, records: int = 2000) -> Exploration:
     Raises:
         InputError: a pattern matches nothing.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    recipe = Recipe.of(recipe)
     listing = list_inputs(recipe)
     looks: dict[str, DatasetLook] = {}
     odd: list[tuple[str, str, int, str, str]] = []

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retok_dask.cluster.events import read_events
-from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_run
+from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_recipe, read_run
 from retok_dask.errors import OutputError, RetokError, UnfinishedOutput, first_few
 from retok_dask.kernel import UnitStats
-from retok_dask.recipe import Recipe
 from retok_dask.views import plots, timeline
 from retok_dask.views.loaded import tokenizer_of
 from retok_dask.views.objects import recipe_summary
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retok_dask.datasets import Receipt, TokenDataset
-    from retok_dask.recipe import StorageSpec
+    from retok_dask.recipe import Recipe, StorageSpec
     from retok_dask.tokenizers import Tokenizer
 
 _DRIFT_UNITS = 4
@@ -75,10 +74,7 @@ class WrittenRun:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as the run resolved it."""
-        import yaml  # noqa: PLC0415
-
-        text = self.folder.read_bytes("_retok/recipe.yaml").decode()
-        return Recipe.from_dict(yaml.safe_load(text), source=f"{self.folder.url}/_retok/recipe.yaml")
+        return read_recipe(self.folder)
 
     @cached_property
     def datasets(self) -> dict[str, dict[str, Any]]:

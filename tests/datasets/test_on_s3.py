@@ -89,10 +89,10 @@ def test_what_a_killed_process_left_in_the_temporary_folder_goes(folder, monkeyp
     import socket
     import tempfile
 
-    from retok_dask.datasets import folder as folder_module
+    from retok_dask.datasets.files import forget_the_dead
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder_module._forget_the_dead.cache_clear()
+    forget_the_dead.cache_clear()
     dead, other = tmp_path / f"retok-{socket.gethostname()}-{2**22 + 1}-x.tmp", tmp_path / "retok-elsewhere-1-x.tmp"
     dead.touch()
     other.touch()

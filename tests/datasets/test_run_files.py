@@ -28,6 +28,7 @@ from retok_dask.datasets import (
     read_fingerprint,
     read_manifest,
     read_receipts,
+    read_recipe,
     read_run,
     start_run,
     write_manifest,
@@ -156,6 +157,28 @@ def test_run_json_says_what_could_change_a_token(started):
     assert run["content"]["tokenizer"] == "t"
     assert run["inputs"]["bytes"] == 30
     assert {"python", "unicode", "transformers", "tokenizers", "fastokens", "minijinja"} <= run["versions"].keys()
+
+
+def test_the_recipe_of_a_run_is_read_as_it_was_written(started):
+    assert read_recipe(started) == RECIPE
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        (None, OutputError, "holds no recipe.yaml"),
+        (b"a: [", RecipeError, "cannot read the recipe '.*recipe.yaml'"),
+        (b"\xff", RecipeError, "cannot read the recipe"),
+        (b"[]", RecipeError, "recipe.yaml: a recipe is a mapping"),
+        (b"tokenizers: x", RecipeError, "Did you mean 'tokenizer'"),
+    ],
+)
+def test_a_recipe_that_a_run_did_not_write_is_refused_with_its_place(started, text, error, said):
+    started.remove(["_retok/recipe.yaml"])
+    if text is not None:
+        started.write_bytes("_retok/recipe.yaml", text)
+    with pytest.raises(error, match=said):
+        read_recipe(started)
 
 
 def test_no_secret_of_the_environment_is_written(tmp_path, monkeypatch):
