@@ -247,10 +247,12 @@ def test_plan_predicts_what_the_run_does(make_recipe, tmp_path):
 
 @pytest.mark.parametrize("limit", [30, 45, 50, 75, 1000])
 def test_plan_counts_no_more_than_the_limit(make_recipe, tmp_path, limit):
-    """It may end within the last unit, between two, or behind all of them."""
+    """It may end within a unit, between two, or behind all of them; each unit is a file of 25 records."""
     data = write_data(tmp_path / "in", files=4, records=25)
-    recipe = make_recipe(data, datasets=[{"name": "d", "input": str(data), "limit": limit}])
-    assert plan(recipe).datasets[0].records == pytest.approx(min(limit, 100), abs=1)
+    recipe = make_recipe(data, datasets=[{"name": "d", "input": str(data), "limit": limit}], units={"bytes": 24_000})
+    planned = plan(recipe).datasets[0]
+    assert planned.units == min(-(-limit // 25), 4)
+    assert planned.records == pytest.approx(min(limit, 100), abs=1)
 
 
 @pytest.fixture
