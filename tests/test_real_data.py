@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from retok_dask.checks import validate
-from retok_dask.cluster import run
+from retok_dask.cluster import run, status
 from retok_dask.completions import layout_for
 from retok_dask.datasets import open_dataset
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
@@ -27,7 +27,8 @@ from retok_dask.templates import normalize_conversation
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import Reject
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the real conversations are not beside this checkout")
 
 FILES = {
@@ -106,17 +107,21 @@ def test_every_record_equals_the_reference(name, pattern):
 
 
 @pytest.mark.parametrize("name", ["qwen3_6", "qwen3"])
-def test_the_example_recipe_runs_on_a_cluster(name, tmp_path):
-    """`examples/real-conversations.yaml`: ten data sets at once, every record accounted for, valid."""
+def test_the_example_recipe_runs_on_a_cluster(name, tmp_path, monkeypatch):
+    """`examples/real-conversations.yaml`: ten data sets at once, every record accounted for, valid, as in the README."""
+    monkeypatch.chdir(tmp_path)
     loaded, _ = family(name)
-    example = yaml.safe_load((Path(__file__).parents[1] / "examples" / "real-conversations.yaml").read_text())
+    example = yaml.safe_load((ROOT / "examples" / "real-conversations.yaml").read_text())
     for spec in example["datasets"]:
         spec["input"] = spec["input"].replace("data/", f"{DATA}/", 1)
     given = loaded.recipe.model_dump(mode="json", exclude_unset=True)
-    example |= {"tokenizer": given["tokenizer"], "template": given.get("template", {}), "output": str(tmp_path / "out")}
+    example |= {"tokenizer": given["tokenizer"], "template": given.get("template", {})}
     result = run(Recipe.from_dict(example), progress="none")
     assert result.exit_code == 0, result.to_text()
-    data = open_dataset(str(tmp_path / "out"))
+    data = open_dataset(example["output"])
     assert len(data) == sum(records - bad for records, bad in FILES.values())
-    report = validate(str(tmp_path / "out"))
+    report = validate(example["output"])
     assert report.passed, report.to_text()
+    if name == "qwen3":
+        table = status(example["output"]).to_text().splitlines()[: 1 + len(example["datasets"])]
+        assert "\n".join(line.rstrip() for line in table) in (ROOT / "README.md").read_text()
