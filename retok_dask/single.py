@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow.compute as pc
 
 from retok_dask.completions import layout_for, list_inputs, open_fs, read_records, read_stream
 from retok_dask.datasets import open_dataset
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from typing import BinaryIO
 
+    import pyarrow as pa
+
+    from retok_dask.datasets import TokenDataset
     from retok_dask.kernel import Batch
     from retok_dask.recipe import DatasetSpec
     from retok_dask.templates import Audit
@@ -233,20 +237,21 @@ def find_sample(
         InputError: there is no such row.
         OutputError: the folder is no finished run.
     """
+    if row < 0:
+        msg = f"row is {row}; it is 0 or more"
+        raise InputError(msg)
     if tokenizer is None:
         return _written_sample(place, row, sample)
     pipeline = Pipeline.open(tokenizer, template=template, data=place, dataset=dataset)
     units = pipeline.recipe.units.model_dump(exclude_unset=True) | {"batch_bytes": LOOK_BYTES}
     pipeline = replace(pipeline, recipe=pipeline.recipe.with_changes(units=units))
-    rows = (found for batch in pipeline.process(pipeline.records()) for found in rows_of(batch.samples))
-    if sample is None:
-        found = next(islice(rows, row, None), None)
-    else:
-        found = next((one for one in rows if one["sample_id"] == sample), None)
-    if found is None:
-        msg = f"{place!r} has no sample {sample if sample is not None else row}"
-        raise InputError(msg)
-    return FoundSample(found, pipeline.tokenizer)
+    rows = 0
+    for batch in pipeline.process(pipeline.records()):
+        number = row - rows if sample is None else _index(batch.samples, sample)
+        if 0 <= number < batch.samples.num_rows:
+            return FoundSample(next(rows_of(batch.samples.slice(number, 1))), pipeline.tokenizer)
+        rows += batch.samples.num_rows
+    raise InputError(_not_there(place, rows, row, sample, "--row shows one by its number, with its id"))
 
 
 def show(place: str, **choice: Any) -> FoundSample:
@@ -260,21 +265,37 @@ def _written_sample(place: str, row: int, sample: str | None) -> FoundSample:
         msg = f"{place!r} is an input file; name its tokenizer with --tokenizer"
         raise InputError(msg)
     data = open_dataset(place)
-    tokenizer = Tokenizer.load(data.recipe.tokenizer, storage=data.recipe.storage, engine="reference")
     if sample is not None:
         row = _row_of(data, sample)
     if not 0 <= row < len(data):
-        msg = f"{place!r} has {len(data)} rows, no row {row}"
-        raise InputError(msg)
-    return FoundSample(data[row], tokenizer)
+        way = f"open_dataset({place!r}).to_pandas() lists them, `retok rejects {place}` what was left out"
+        raise InputError(_not_there(place, len(data), row, sample, way))
+    return FoundSample(
+        data[row], Tokenizer.load(data.recipe.tokenizer, storage=data.recipe.storage, engine="reference")
+    )
 
 
-def _row_of(data: Any, sample: str) -> int:
-    names = data.select(["sample_id"]).to_arrow().column("sample_id").to_pylist()
-    if sample not in names:
-        msg = f"no sample {sample!r}.{did_you_mean(sample, names)}"
-        raise InputError(msg)
-    return int(names.index(sample))
+def _row_of(data: TokenDataset, sample: str) -> int:
+    """The number of the row with a sample id, which is looked for once, in order; -1 if there is none."""
+    before = 0
+    for batch in data.select(["sample_id"]).batches():
+        number = _index(batch, sample)
+        if number >= 0:
+            return before + number
+        before += batch.num_rows
+    return -1
+
+
+def _index(rows: pa.RecordBatch, sample: str) -> int:
+    return int(pc.index(rows.column("sample_id"), sample).as_py())
+
+
+def _not_there(place: str, rows: int, row: int, sample: str | None, way: str) -> str:
+    if not rows:
+        return f"{place!r} has no rows; {way}"
+    if sample is None:
+        return f"{place!r} has no row {row:,}: its {rows:,} rows are numbered from 0 to {rows - 1:,}; {way}"
+    return f"{place!r} has no sample {sample!r} among its {rows:,} rows; {way}"
 
 
 def audit_input(data: str | None, *, tokenizer: str, template: str | None = None, dataset: str | None = None) -> Audit:

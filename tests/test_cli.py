@@ -18,6 +18,7 @@ from pipelines import qwen
 
 from retok_dask import Tokenizer, read_completions
 from retok_dask.cli import main
+from retok_dask.datasets import open_dataset
 from retok_dask.demo import chat_template, qwen_tokenizer_spec, write_demo
 from retok_dask.errors import RecipeError, TokenizerError
 from retok_dask.views.choosing import choices
@@ -112,6 +113,22 @@ def test_show_draws_tokens(finished, tmp_path):
     assert "<html" in (tmp_path / "page.html").read_text().lower()
     row = json.loads(in_process("show", folder / "out", "--row", 3, "--json").stdout)
     assert len(row["input_ids"]) == len(row["loss_mask"]) == row["num_tokens"]
+
+
+def test_a_sample_is_found_by_its_id_among_all_rows_or_said_not_to_be_there(finished, tmp_path):
+    folder, _, _ = finished
+    data = open_dataset(str(folder / "out"))
+    last = len(data) - 1
+    found = json.loads(in_process("show", folder / "out", "--sample", data[last]["sample_id"], "--json").stdout)
+    assert found["sample_id"] == data[last]["sample_id"]
+    assert found["input_ids"] == data[last]["input_ids"].tolist()
+    for wanted, said in ((["--sample", "none"], "sample 'none' among its"), (["--row", 70_000], "row 70,000: its")):
+        done = in_process("show", folder / "out", *wanted)
+        refused(done, f"has no {said} {len(data):,} rows")
+        assert "to_pandas() lists them" in done.stderr
+        assert "`retok rejects " in done.stderr
+    (tmp_path / "none.jsonl").write_text('{"messages": []}\n')
+    refused(in_process("show", tmp_path / "none.jsonl", "-t", folder / "recipe.yaml"), "none.jsonl' has no rows")
 
 
 def test_show_encodes_an_input_on_the_spot(finished):
@@ -292,6 +309,9 @@ def test_folders_without_a_run_are_told_apart_from_good_ones(finished, tmp_path)
     refused(in_process("report", finished[0] / "out", "--to", finished[0] / "recipe.yaml"), "cannot write")
 
 
+PLACES = {"OUT": "out", "RECIPE": "recipe.yaml", "IN": "chat/part-00.jsonl"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -306,14 +326,17 @@ def test_folders_without_a_run_are_told_apart_from_good_ones(finished, tmp_path)
         (["vocabulary", "OUT", "--size", "0"], "0 tokens"),
         (["rejects", "OUT", "--reason", "bad_jsn"], "'bad_json'"),
         (["rejects", "OUT", "--dataset", "chta"], "'chat'"),
-        (["show", "OUT", "--sample", "none"], "more."),
+        (["show", "OUT", "--row", "-1"], "row is -1"),
+        (["show", "IN", "-t", "RECIPE", "--row", "-1"], "row is -1"),
+        (["show", "IN", "-t", "RECIPE", "--row", "70000"], "has no row 70,000: its 15 rows are numbered from 0 to 14"),
+        (["show", "IN", "-t", "RECIPE", "--sample", "none"], "has no sample 'none' among its 15 rows"),
         (["run", "RECIPE", "--progress", "loud"], "lines"),
         (["plan", "RECIPE", "--scheduler", "head"], "tcp://HOST:PORT"),
     ],
 )
 def test_values_that_cannot_be_are_refused_in_one_sentence(finished, monkeypatch, tmp_path, arguments, said):
     monkeypatch.chdir(tmp_path)
-    places = {"OUT": finished[0] / "out", "RECIPE": finished[0] / "recipe.yaml"}
+    places = {name: finished[0] / path for name, path in PLACES.items()}
     done = in_process(*(places.get(word, word) for word in arguments))
     refused(done, said)
     assert len(done.stderr) < 1200
