@@ -11,7 +11,6 @@ from retok_dask.compare.language import language_of
 from retok_dask.compare.result import EXAMPLES, Comparison, Example, Group
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.doing import doing
-from retok_dask.errors import InputError
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.tokenizers.switches import piece_text
 from retok_dask.types import Conversation, Document, Kind, Record, RecordRejected, Rendered
@@ -163,9 +162,6 @@ def compare_on_input(
         recipe: names the data; its tokenizer is not used.
         pair, names, context: see :func:`compare_texts`.
         records: at most so many of each data set; None for all.
-
-    Raises:
-        InputError: there is no text in any of them.
     """
     listing = list_inputs(recipe)
     texts = (
@@ -174,9 +170,7 @@ def compare_on_input(
         for text in _texts(recipe, spec, [unit for unit in listing.units if unit.dataset == spec.name], records)
     )
     found = compare_texts(texts, pair, names=names, context=context)
-    if not found.datasets:
-        msg = "no record of the input holds a text to compare on; check mode and layout of the data sets"
-        raise InputError(msg)
+    found.without_text = [spec.name for spec in recipe.datasets if spec.name not in found.datasets]
     return found
 
 

@@ -48,7 +48,11 @@ def compare_places(
     else:
         given = {"tokenizer": "-", "output": "-", "datasets": [{"input": data, "mode": mode}]}
         recipe = Recipe.from_dict(given, source="command line")
-    return compare_on_input(recipe, pair, names=(first, second), records=records, context=context)
+    found = compare_on_input(recipe, pair, names=(first, second), records=records, context=context)
+    if not found.datasets:
+        msg = f"no record of {data!r} holds a text to compare on; check mode and layout of the data sets"
+        raise InputError(msg)
+    return found
 
 
 def _tokenizer(place: str) -> Tokenizer:

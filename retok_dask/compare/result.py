@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.errors import first_few
+
 if TYPE_CHECKING:
     from retok_dask.views.plots import Plot
     from retok_dask.views.summary import Summary
@@ -82,6 +84,7 @@ class Comparison:
         longest: texts that grow most from A to B.
         examples: texts whose ids differ, one or two a language.
         unmatched: rows of a run that the other one does not have, of (A, B).
+        without_text: data sets of whose records none holds a text.
     """
 
     names: tuple[str, str]
@@ -93,6 +96,7 @@ class Comparison:
     longest: list[Example] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     unmatched: tuple[int, int] = (0, 0)
+    without_text: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values, with the rates of each group."""
@@ -109,6 +113,7 @@ class Comparison:
             "longest_growth": [asdict(one) | {"growth": one.growth} for one in self.longest],
             "examples": [asdict(one) for one in self.examples],
             "unmatched": list(self.unmatched),
+            "without_text": list(self.without_text),
         }
 
     def summary(self) -> Summary:
@@ -124,6 +129,11 @@ class Comparison:
         if any(self.unmatched):
             facts.append(("rows without a partner", f"{self.unmatched[0]:,} in A, {self.unmatched[1]:,} in B"))
         summary = Summary("Tokens compared", facts=facts)
+        if self.without_text:
+            names = first_few([one_line(name) for name in self.without_text], 10)
+            summary.lines.append(f"No record read holds a text to compare on in {names}; rows of ids hold none.")
+        if not self.datasets:
+            return summary
         for title, groups in (("data set", self.datasets), ("language", self.languages)):
             rows = [_row(name, group) for name, group in sorted(groups.items())]
             summary.tables.append(table(f"By {title}", [title, *_COLUMNS], rows))

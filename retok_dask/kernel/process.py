@@ -15,13 +15,13 @@ from retok_dask.kernel.canaries import BYTE_PIECE, UNKNOWN, token_classes
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
 from retok_dask.kernel.pending import MEMORY, InMemory, Mark, Origin, Pending
-from retok_dask.kernel.recover import Recoverer
+from retok_dask.kernel.recover import recovery
 from retok_dask.kernel.rows import Pieces, chunks, cut_of, lost_by_cut, may_be_refused, refusal, take_pieces
 from retok_dask.kernel.shuffle import shuffled
 from retok_dask.kernel.source import load_source, retokenizer_for
 from retok_dask.kernel.stats import count_tokens, trained_tokens
 from retok_dask.masks import LossMaskPolicy
-from retok_dask.schema import SOURCE_TOKENS_COLUMN, kept_columns, sample_id
+from retok_dask.schema import kept_columns, sample_id
 from retok_dask.types import (
     FilterReason,
     Record,
@@ -33,7 +33,7 @@ from retok_dask.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from retok_dask.recipe import DatasetSpec, Recipe
     from retok_dask.templates import ChatTemplate
     from retok_dask.tokenizers import Tokenizer
-    from retok_dask.types import Encoded, Item
+    from retok_dask.types import Encoded, Filtered, Item
 
 
 TOGETHER = 32
@@ -107,7 +107,7 @@ class Kernel:
         self.source = source or load_source(recipe, dataset)
         self._retokenizer = retokenizer_for(dataset, self.source, tokenizer)
         self._rows_of = row_maker(recipe, dataset, tokenizer, template, self._retokenizer)
-        self._recover = _recovery(dataset, self.source)
+        self._recover = recovery(dataset, self.source)
         self._keep = kept_columns(recipe)
         self._chunks = recipe.documents.chunk_tokens or 0 if dataset.mode == "text" else 0
         classes = token_classes(tokenizer)
@@ -174,6 +174,16 @@ class Kernel:
     def process_items(self, items: Iterable[Item]) -> Iterator[Batch]:
         """The same for conversations, documents or rows of ids that are no records of a file."""
         return self.process(InMemory(MEMORY, number, -1, None, None, item=item) for number, item in enumerate(items))
+
+    def left_out(self, records: Iterable[Record | Reject]) -> Iterator[Reject | Filtered]:
+        """What is left out before anything is encoded; :meth:`process` finds the same, and what only ids tell."""
+        for record in records:
+            pending = Pending()
+            self._add(pending, *self._parse(record))
+            for owner in pending.owners:
+                pending.origins[owner].written += 1
+            pending.account()
+            yield from pending.left_out
 
     def _parse(self, record: Record | Reject) -> tuple[Origin | Reject, list[Item]]:
         """A record's origin and items, none where it is left out."""
@@ -373,21 +383,6 @@ class Kernel:
             sample_id(name, *origin.mark(row.item), row.rendered.turn, number)
             for row, origin, number in zip(rows, origins, chunk, strict=False)
         ]
-
-
-def _recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow], Item] | None:
-    """What makes conversations or documents of the rows of a written run, where they are wanted."""
-    if dataset.format != "retok" or dataset.mode == "tokens" or source is None:
-        return None
-    recoverer = Recoverer(source, prompts=dataset.mode == "prompts")
-    read_back = recoverer.document if dataset.mode == "text" else recoverer.conversation
-
-    def recover(row: TokenRow) -> Item:
-        item = read_back(row)
-        item.kept[SOURCE_TOKENS_COLUMN] = str(len(row.input_ids))
-        return item
-
-    return recover
 
 
 def _flags_text(flags: list[bool | None]) -> str | None:

@@ -16,11 +16,15 @@ import numpy as np
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.readback import CallReader, read_tools
 from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged, shifts
+from retok_dask.schema import SOURCE_TOKENS_COLUMN
 from retok_dask.types import KIND_NAMES, Conversation, Document, Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from retok_dask.kernel.source import Source
-    from retok_dask.types import TokenRow
+    from retok_dask.recipe import DatasetSpec
+    from retok_dask.types import Item, TokenRow
 
 ROLE_OF_KIND = {"system": "system", "user": "user", "tool": "tool"}
 
@@ -248,3 +252,18 @@ def _flags(row: TokenRow, numbers: list[int]) -> list[bool | None]:
 
 def _refuse(detail: str) -> NoReturn:
     raise RecordRejected(RejectReason.not_recovered, detail)
+
+
+def recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow], Item] | None:
+    """What makes conversations or documents of the rows of a written run, where they are wanted."""
+    if dataset.format != "retok" or dataset.mode == "tokens" or source is None:
+        return None
+    recoverer = Recoverer(source, prompts=dataset.mode == "prompts")
+    read_back = recoverer.document if dataset.mode == "text" else recoverer.conversation
+
+    def recover(row: TokenRow) -> Item:
+        item = read_back(row)
+        item.kept[SOURCE_TOKENS_COLUMN] = str(len(row.input_ids))
+        return item
+
+    return recover

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.datasets import open_dataset
-from retok_dask.views.summary import Summary, table
+from retok_dask.views.summary import Summary, percent, table
 from retok_dask.views.text import one_line
 
 if TYPE_CHECKING:
@@ -31,14 +31,16 @@ def compare_runs(first: str, second: str, *, rows: int = 2000) -> Summary:
         pair = [run.manifest.datasets.get(name) for run in (one, two)]
         for what in ("samples", "tokens", "loss_tokens"):
             cells += [getattr(stats, what) if stats else None for stats in pair]
-        shares = [f"{100 * stats.trained_share:.1f} %" if stats else "-" for stats in pair]
+        shares = [percent(stats.loss_tokens, stats.tokens) if stats else "-" for stats in pair]
         lines.append((*cells, *shares))
     heads = [f"{what} {which}" for what in ("samples", "tokens", "trained", "share") for which in "AB"]
     same = _same_rows(one, two, rows)
     facts = [("A", one_line(first)), ("B", one_line(second))]
     facts += [(name, f"{count:,}") for name, count in same.items()]
     tables = [table("", ["data set", *heads], lines)]
-    return Summary("Runs compared", facts=facts, tables=tables)
+    empty = [which for which, run in (("A", one), ("B", two)) if not len(run)]
+    nothing = [f"{' and '.join(empty)} {'has' if len(empty) == 1 else 'have'} no row: there is nothing to compare."]
+    return Summary("Runs compared", lines=nothing if empty else [], facts=facts, tables=tables)
 
 
 def _same_rows(one: TokenDataset, two: TokenDataset, rows: int) -> dict[str, int]:

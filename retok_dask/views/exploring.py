@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.compare.language import language_of
 from retok_dask.completions import layout_for, list_inputs, read_records
+from retok_dask.errors import RetokError
+from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
+from retok_dask.templates import control_strings, require_same_text
 from retok_dask.types import Conversation, Document, Record, RecordRejected, Reject
 from retok_dask.views import plots
 from retok_dask.views.conversation import ConversationView, conversation_view
+from retok_dask.views.loaded import template_of, tokenizer_of
 from retok_dask.views.stack import Stack
 from retok_dask.views.summary import Summary, cell, counts_table, percent, size, table
 from retok_dask.views.text import one_line
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 
     from retok_dask.completions import Layout, Unit
     from retok_dask.recipe import DatasetSpec
+
+
+_ODD = 200
+"""Records that would be rejected that are kept to be shown."""
 
 
 @dataclass
@@ -59,11 +67,13 @@ class Exploration:
         looks: by data set.
         odd: records that would be rejected: data set, file, row, reason, detail.
         examples: a few conversations worth looking at, by what is special about them.
+        unrendered: why nothing was rendered, by data set, where tokenizer or template cannot be used.
     """
 
     looks: dict[str, DatasetLook]
     odd: list[tuple[str, str, int, str, str]]
     examples: dict[str, Conversation]
+    unrendered: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, by data set."""
@@ -114,7 +124,15 @@ class Exploration:
         """Records that would be rejected, with the place where they lie."""
         rows = [(name, file.rsplit("/", 1)[-1], row, reason, detail) for name, file, row, reason, detail in self.odd]
         columns = ["data set", "file", "row", "reason", "detail"]
-        return Summary("Odd records", tables=[table("", columns, rows, limit=limit)])
+        lines = [
+            f"{name}: what only rendering finds is not here: {one_line(why, 300)}"
+            for name, why in self.unrendered.items()
+        ]
+        if not rows:
+            read = sum(look.records for look in self.looks.values())
+            none = f"None of the {read:,} records read would be rejected, as far as reading and rendering tell."
+            lines.insert(0, none if read else "There was no record to read.")
+        return Summary("Odd records", lines=lines, tables=[table("", columns, rows, limit=limit)] if rows else [])
 
     def kept_values(self) -> Summary:
         """Values of the columns that the recipe keeps, such as a language."""
@@ -122,7 +140,8 @@ class Exploration:
         for name in sorted({name for look in self.looks.values() for name in look.kept}):
             total: Counter[str] = sum((look.kept[name] for look in self.looks.values() if name in look.kept), Counter())
             tables.append(counts_table(name, total, name="value", number="conversations"))
-        return Summary("Kept columns", tables=tables)
+        lines = [] if tables else ["The records read have no columns that the recipe keeps."]
+        return Summary("Kept columns", lines=lines, tables=tables)
 
     def lengths(self) -> plots.Plot:
         """Conversations by their length in characters."""
@@ -139,7 +158,10 @@ class Exploration:
 
     def gallery(self) -> Stack:
         """All examples as conversations, each under what is special about it."""
-        return Stack([(name, self.view(name)) for name in self.examples])
+        stack = Stack(nothing="The records read hold no conversation.")
+        for name in self.examples:
+            stack.add(name, self.view(name))
+        return stack
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -159,7 +181,8 @@ def _plain(look: DatasetLook) -> dict[str, Any]:
 def explore(recipe: Recipe | str | Path, *, records: int = 2000) -> Exploration:
     """Read the first records of each data set and say what they are.
 
-    Nothing is rendered or encoded, and no cluster is needed.
+    They are rendered where tokenizer and template can be used, to find what
+    only that rejects. Nothing is encoded, and no cluster is needed.
 
     Args:
         recipe: its data sets are read; a recipe, or the path of its YAML file.
@@ -173,18 +196,39 @@ def explore(recipe: Recipe | str | Path, *, records: int = 2000) -> Exploration:
     looks: dict[str, DatasetLook] = {}
     odd: list[tuple[str, str, int, str, str]] = []
     best: dict[str, tuple[int, Conversation]] = {}
+    unrendered: dict[str, str] = {}
     for spec in recipe.datasets:
         files = [file for file in listing.files if file.dataset == spec.name]
         look = looks[spec.name] = DatasetLook(spec.name, len(files), sum(file.size for file in files))
         layout = layout_for(spec)
+        kernel = _kernel(recipe, spec, unrendered)
         units = [unit for unit in listing.units if unit.dataset == spec.name]
         for record in _spread(units, spec, recipe, records, look):
             look.records += 1
-            if isinstance(record, Reject):
-                _note_reject(look, odd, record.file, record.row, record.reason, record.detail)
-            else:
-                _note_record(look, layout, record, odd, best)
-    return Exploration(looks, odd, {name: item for name, (_, item) in best.items()})
+            refused = record if isinstance(record, Reject) else _note_record(look, layout, record, best)
+            if kernel is not None:
+                refused = next((one for one in kernel.left_out([record]) if isinstance(one, Reject)), None)
+            if refused is not None:
+                look.rejected[str(refused.reason)] += 1
+                if len(odd) < _ODD:
+                    place = (look.name, refused.file, refused.row)
+                    odd.append((*place, str(refused.reason), one_line(refused.detail, 200)))
+    return Exploration(looks, odd, {name: item for name, (_, item) in best.items()}, unrendered)
+
+
+def _kernel(recipe: Recipe, spec: DatasetSpec, unrendered: dict[str, str]) -> Kernel | None:
+    """What renders a data set's records; None, and why, where tokenizer or template cannot be used."""
+    try:
+        tokenizer = tokenizer_of(recipe)
+        template = template_of(recipe) if spec.mode in {"chat", "prompts"} else None
+        if template is not None:
+            require_same_text(template, tokenizer)
+            if not recipe.template.plain_markers:
+                tokenizer.require_control(control_strings(template))
+        return Kernel(recipe, spec, tokenizer, template)
+    except RetokError as error:
+        unrendered[spec.name] = str(error)
+        return None
 
 
 def _spread(
@@ -202,28 +246,16 @@ def _spread(
     look.whole &= len(units) <= records
 
 
-def _note_reject(
-    look: DatasetLook, odd: list[tuple[str, str, int, str, str]], file: str, row: int, reason: str, detail: str
-) -> None:
-    look.rejected[str(reason)] += 1
-    if len(odd) < 200:
-        odd.append((look.name, file, row, str(reason), one_line(detail, 200)))
-
-
 def _note_record(
-    look: DatasetLook,
-    layout: Layout,
-    record: Record,
-    odd: list[tuple[str, str, int, str, str]],
-    best: dict[str, tuple[int, Conversation]],
-) -> None:
+    look: DatasetLook, layout: Layout, record: Record, best: dict[str, tuple[int, Conversation]]
+) -> Reject | None:
+    """Count what a record holds; a reject where it is none that the layout knows."""
     try:
         items = layout(record)
         if record.value is not None and ":" not in layout.spec.layout:
             look.layouts[layout.rule_for(record.value).name] += 1
     except RecordRejected as problem:
-        _note_reject(look, odd, record.file, record.row, problem.reason, problem.detail)
-        return
+        return Reject(record.file, record.row, record.offset, problem.reason, problem.detail, record.raw)
     for item in items:
         look.changes.update(item.counts)
         for name, value in item.kept.items():
@@ -233,6 +265,7 @@ def _note_record(
         elif isinstance(item, Document):
             look.documents += 1
             _note_length(look, item.text)
+    return None
 
 
 def _note_length(look: DatasetLook, text: str) -> None:

@@ -86,10 +86,10 @@ def plot_fragment(title: str, png: str, width: int, summary: Summary, fallback: 
     return _fragment("plot.html.jinja", fallback, title=title, data=png, width=width, summary=summary)
 
 
-def stack_fragment(views: Sequence[tuple[str, str]], opened: int) -> str:
-    """Fragments made here, each under its heading; the first `opened` ones unfolded."""
+def stack_fragment(views: Sequence[tuple[str, str]], opened: int, nothing: str) -> str:
+    """Fragments made here, each under its heading; the first `opened` ones unfolded; `nothing` where there are none."""
     marked = [(heading, Markup(body)) for heading, body in views]  # noqa: S704  made by escaping templates
-    return _environment().get_template("stack.html.jinja").render(views=marked, open=opened)
+    return _environment().get_template("stack.html.jinja").render(views=marked, open=opened, nothing=nothing)
 
 
 def page(title: str, fragments: Sequence[str]) -> str:

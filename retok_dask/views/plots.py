@@ -311,11 +311,13 @@ def tokens_per_byte(groups: Mapping[str, Mapping[str, tuple[int, int]]], *, by: 
             handles.append(bars)
             axes.bar_label(bars, [f" {rate:.3f}" for rate in rates], fontsize=8)
         axes.set_yticks(range(len(names)), labels(names))
-        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
         axes.margins(x=0.1)
         axes.set_xlim(left=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("tokens per byte (less is cheaper)")
+        if not names:
+            draw_nothing(axes, "there is no text to measure")
         legend(axes, groups, handles)
     rows = [(name, *(_rate(*values.get(name, (0, 0))) for values in groups.values())) for name in names]
     return Plot("Tokens per byte", figure, table("tokens per byte", [by, *groups], rows, folded=True))

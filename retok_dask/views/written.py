@@ -41,6 +41,8 @@ _DRIFT_UNITS = 4
 _REJECT_FILES = 200
 """Files of rejects that are opened to show some."""
 
+_NO_ROWS = "There are no rows to show: none was written, or the run has not finished."
+
 
 @contextmanager
 def _unreadable(stack: Stack, name: str) -> Iterator[None]:
@@ -206,7 +208,7 @@ class WrittenRun:
 
     def strangest(self, *, per_dataset: int = 1) -> Stack:
         """The longest rows, and those with the lowest and the highest trained share, of each data set, as tokens."""
-        stack = Stack()
+        stack = Stack(nothing=_NO_ROWS)
         if self.data is None:
             return stack
         for name in self.datasets:
@@ -221,7 +223,7 @@ class WrittenRun:
 
     def samples(self, *, per_dataset: int = 1, seed: int = 0) -> Stack:
         """A few rows of each data set, chosen by a seed."""
-        stack = Stack()
+        stack = Stack(nothing=_NO_ROWS)
         for name in self.datasets if self.data is not None else ():
             with _unreadable(stack, name):
                 rows = self.data.filter(name).sample(per_dataset, seed) if self.data is not None else []
@@ -267,7 +269,7 @@ class WrittenRun:
         """What the template does to the first records of each data set that has conversations."""
         from retok_dask.views.choosing import audit_recipe  # noqa: PLC0415  reads the input again
 
-        stack = Stack()
+        stack = Stack(nothing="No data set holds conversations: no template is used.")
         for spec in self.recipe.datasets:
             if spec.mode in ("chat", "prompts"):
                 stack.add(spec.name, audit_recipe(self.recipe, dataset=spec.name, records=records))

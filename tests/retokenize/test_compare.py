@@ -12,7 +12,7 @@ from assets import tokenizer_folder
 from typer.testing import CliRunner
 
 from retok_dask.cli import app
-from retok_dask.compare import compare_on_input, compare_texts, compare_written
+from retok_dask.compare import compare_on_input, compare_places, compare_texts, compare_written
 from retok_dask.compare.language import language_of
 from retok_dask.errors import InputError, RetokError
 from tests.retokenize.common import plain_ids, recipe, tokenizer
@@ -119,10 +119,27 @@ def test_chats_count_what_messages_say(tmp_path):
     made = recipe("gpt2", {"input": str(path), "mode": "chat"})
     found = compare_on_input(made, (tokenizer("gpt2"), tokenizer("llama3_1")))
     assert found.datasets["data"].texts == 3
-    with pytest.raises(InputError, match="no record"):
-        compare_on_input(
-            recipe("gpt2", {"input": str(path), "mode": "text", "layout": "text"}), (tokenizer("gpt2"),) * 2
-        )
+    assert not found.without_text
+
+
+def test_data_without_text_is_named_and_no_comparison_by_the_command(tmp_path, documents):
+    rows = tmp_path / "ids.jsonl"
+    rows.write_bytes(orjson.dumps({"input_ids": [1, 2]}))
+    specs = [
+        {"name": "docs", "input": str(documents), "mode": "text"},
+        {"name": "ids", "input": str(rows), "mode": "tokens"},
+    ]
+    pair = (tokenizer("gpt2"),) * 2
+    found = compare_on_input(recipe("gpt2", specs[0]).with_changes(datasets=specs), pair)
+    assert found.to_dict()["without_text"] == ["ids"]
+    assert "No record read holds a text to compare on in ids; rows of ids hold none." in str(found)
+    assert "docs" in found.to_dict()["datasets"]
+    nothing = compare_on_input(recipe("gpt2", specs[1]), pair)
+    assert "By language" not in str(nothing)
+    assert nothing.plot()._repr_html_()
+    place = str(tokenizer_folder("gpt2"))
+    with pytest.raises(InputError, match=r"ids\.jsonl' holds a text"):
+        compare_places(place, place, str(rows), mode="tokens")
 
 
 def test_two_runs_are_matched_by_sample_id(documents, tmp_path):

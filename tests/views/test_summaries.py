@@ -23,6 +23,7 @@ from retok_dask.views import (
     audit_summary,
     conversation_view,
     dataset_summary,
+    explore,
     plan_summary,
     recipe_html,
     recipe_summary,
@@ -271,3 +272,15 @@ def test_numbers_for_people() -> None:
     assert duration(7500) == "2 h 5 min"
     assert table("t", ["a", "b"], [(1, "x"), (2, "y")]).numeric == {0}
     assert Summary("t", "FAILED").tone == "failed"
+
+
+def test_exploring_without_a_tokenizer_says_what_is_not_looked_for(tmp_path):
+    """Reading needs none; what only rendering would reject is then unknown."""
+    (tmp_path / "in.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant"}]}\n{}\n')
+    data = [{"name": "chat", "input": str(tmp_path / "in.jsonl")}]
+    found = explore(Recipe.from_dict({"tokenizer": str(tmp_path / "none.json"), "output": "o", "datasets": data}))
+    assert found.looks["chat"].conversations == 1
+    shown = found.odd_records().to_text()
+    assert "chat: what only rendering finds is not here: " in shown
+    assert "none.json" in shown
+    assert "unknown_layout" in shown
