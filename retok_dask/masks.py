@@ -29,7 +29,7 @@ BODY = frozenset({Kind.reasoning, Kind.content, Kind.tool_call, Kind.scaffold, K
 SAMPLED = frozenset({Kind.reasoning, Kind.content, Kind.tool_call, Kind.stop})
 """Kinds that the model itself writes: what policy ``assistant`` trains."""
 
-_ANSWER = BODY | {Kind.header, Kind.prefill, Kind.trailer}
+ANSWER = BODY | {Kind.header, Kind.prefill, Kind.trailer}
 """Kinds by which an assistant message is known."""
 
 _OUTSIDE = frozenset({Kind.system, Kind.tools, Kind.user, Kind.tool, Kind.other})
@@ -225,7 +225,7 @@ def _apply_flags(
     turns: IntArray | None,
 ) -> None:
     """Let each message's own flag win, in place. A row of one turn keeps to that turn."""
-    sampled, outside, answer = map(_kind_table, (SAMPLED, _OUTSIDE, _ANSWER))
+    sampled, outside, answer = map(_kind_table, (SAMPLED, _OUTSIDE, ANSWER))
     for row, row_flags in enumerate(flags):
         if not any(flag is not None for flag in row_flags):
             continue

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retok_dask.datasets.cutrows import refuse_cut_rows
 from retok_dask.datasets.digest import list_values, segment_matrix
 from retok_dask.datasets.fingerprint import check_fingerprint, read_fingerprint, start_run
 from retok_dask.datasets.folder import OutputFolder
@@ -148,7 +149,7 @@ def remask(
     Raises:
         UnfinishedOutput: the run has not finished.
         RecipeError: there is no such policy.
-        OutputError: the folder to write is the run's own, or rows were cut where the policy needs their end.
+        OutputError: the folder to write is the run's own, or rows were cut so that what the policy trains cannot be known.
         FingerprintMismatch: the folder to write holds another run.
     """
     chosen = policy if isinstance(policy, str) else list(policy)
@@ -163,7 +164,7 @@ def remask(
     if old is None:
         msg = f"{source.url} has no run.json any more; it is needed to say what the new folder is"
         raise OutputError(msg)
-    _refuse_cut_rows(data.recipe, chosen, data.manifest.total.truncated)
+    refuse_cut_rows(data, chosen, client=client)
     recipe = data.recipe.with_changes(mask=chosen, output=target.url)
     fingerprint = replace(old, recipe=old.recipe | {"mask": chosen})
     check_fingerprint(target, fingerprint)
@@ -186,17 +187,6 @@ def remask(
     gone = sum(left_out[reason.value] for reason in MASK_REASONS)
     kept = sum(manifest.datasets[spec.name].samples for spec in recipe.datasets if spec.mode == "tokens")
     return Remasked(target.url, name, manifest, gone, kept)
-
-
-def _refuse_cut_rows(recipe: Recipe, policy: str | Sequence[str], truncated: int) -> None:
-    """What was cut off a row is not written: which message was the last one cannot be known."""
-    changed = policy != recipe.mask and LossMaskPolicy(policy).needs_end
-    if truncated and changed and recipe.truncation in ("right", "message"):
-        msg = (
-            f"{truncated:,} rows were cut at their end (truncation: {recipe.truncation}), so which message {policy} "
-            f"would train in them cannot be known from what was written; run again with mask: {policy}"
-        )
-        raise OutputError(msg)
 
 
 def remask_unit(unit: str, *, source: OutputFolder, target: OutputFolder, recipe: Recipe, fingerprint: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,103 @@ def test_rows_that_were_cut(tmp_path, truncation):
             derived = remask(recipe.output, policy, str(tmp_path / f"derived-{policy}"))
             assert derived.gone or derived.manifest.content_digest == fresh.content_digest
         else:
-            with pytest.raises(OutputError, match=f"{policy} would train in them cannot be known"):
+            with pytest.raises(OutputError, match=f"{policy} would train cannot be known"):
                 remask(recipe.output, policy, str(tmp_path / f"derived-{policy}"))
             back = remask(changed.output, "assistant", str(tmp_path / f"back-{policy}"))
             assert back.manifest.total.balanced
+
+
+def talk(*flags, roles="uauaua", long=3):
+    """A conversation with one long message, flagged where a flag is given; ``u`` and ``a`` are its roles."""
+    names = {"u": "user", "a": "assistant"}
+    messages = [{"role": names[role], "content": f"word {n} "} for n, role in enumerate(roles)]
+    messages[long]["content"] *= 60
+    return {
+        "messages": [
+            message if flag is None else message | {"train": flag} for message, flag in zip_longest(messages, flags)
+        ]
+    }
+
+
+T, F, N = True, False, None
+DECIDED = {
+    "prompts": ([talk()], {"mode": "prompts"}, {}),
+    "documents": ([{"text": "some words " * 60}], {"mode": "text"}, {}),
+    "ids": ([{"input_ids": [40, 41] * 90, "loss_mask": [0, 1] * 90}], {"mode": "tokens"}, {}),
+    "rows of one turn": ([talk()], {}, {"history": "per_turn"}),
+    "rows of one turn, cut after a message": (
+        [talk()],
+        {"filters": {"min_trained_tokens": 0}},
+        {"history": "per_turn", "truncation": "message"},
+    ),
+    "an end, a flagged answer in it": ([talk(N, T, N, roles="uau", long=1)], {}, {"truncation": "left"}),
+    "flags that leave nothing to the policy": ([talk(F, F, F, F, F, F)], {"filters": {"min_trained_tokens": 0}}, {}),
+    "the last answer is begun": ([talk(F, N, N, N, roles="uaua")], {}, {}),
+    "the last answer is there, flagged": ([talk(F, F, N, T, roles="uaua")], {}, {}),
+    "the last answer is there, a question after it": ([talk(F, N, N, roles="uau", long=2)], {}, {}),
+}
+UNDECIDED = {
+    "no flags": ([talk()], {}, {}),
+    "flags, and the end is not there": ([talk(F, N)], {}, {}),
+    "a flag that may contradict": ([talk(F, T, F, F, F, F)], {}, {}),
+    "an end without the flagged answer": (
+        [talk(N, T, N, roles="uau", long=2)], {}, {"truncation": "left", "mask": "all"},
+    ),
+    "flags that a layout of one's own gives": ([talk()], {"layout": "ownlayout:conversation"}, {}),
+}  # fmt: skip
+"""Rows cut to 130 tokens: records, settings of the data set, and of the recipe."""
+
+
+def cut_run(original, tmp_path, case):
+    values, spec, settings = case
+    (tmp_path / "cut.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    sets = [{"input": str(tmp_path / "cut.jsonl"), **spec}]
+    changes = {"max_length": 130, "truncation": "right", "max_reject_share": 1.0} | settings
+    given = open_dataset(str(original / "out")).recipe
+    recipe = given.with_changes(datasets=sets, output=str(tmp_path / "out"), **changes)
+    return recipe, read_manifest(run_recipe(recipe))
+
+
+@pytest.mark.parametrize("case", DECIDED)
+def test_cut_rows_that_have_all_a_policy_needs_are_as_afresh(original, tmp_path, case):
+    recipe, old = cut_run(original, tmp_path, DECIDED[case])
+    assert old.total.truncated
+    for policy in ("last_assistant", "completion"):
+        fresh = read_manifest(run_recipe(recipe.with_changes(mask=policy, output=str(tmp_path / f"fresh-{policy}"))))
+        derived = remask(recipe.output, policy).manifest
+        assert derived.content_digest == fresh.content_digest
+        assert (derived.total.filtered, derived.total.rejected) == (fresh.total.filtered, fresh.total.rejected)
+        assert derived.total.samples == fresh.total.samples
+
+
+@pytest.mark.parametrize("case", UNDECIDED)
+def test_cut_rows_that_lack_what_a_policy_needs_are_refused(original, tmp_path, case, monkeypatch):
+    (tmp_path / "ownlayout.py").write_text(
+        "from retok_dask.types import Conversation\n"
+        "def conversation(record):\n"
+        "    return Conversation(record['messages'], flags=[False, None, None, None])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe, old = cut_run(original, tmp_path, UNDECIDED[case])
+    assert old.total.truncated == 1
+    with pytest.raises(OutputError, match=r"^1 row was cut .* last_assistant would train cannot be known"):
+        remask(recipe.output, "last_assistant")
+    assert not (tmp_path / "out-last_assistant").exists()
+
+
+def test_a_row_cut_in_the_header_of_the_last_answer(original, tmp_path):
+    """The last question is there, which `completion` goes by; of the answer nothing is that could be trained."""
+    case = [talk(F, N, N, N, roles="uaua")], {}
+    (tmp_path / "whole").mkdir()
+    whole, _ = cut_run(original, tmp_path / "whole", (*case, {"max_length": None}))
+    segments = open_dataset(whole.output)[0]["segments"]
+    header = next(start for start, _, kind, message in segments if (kind, message) == ("header", 3))
+    recipe, old = cut_run(original, tmp_path, (*case, {"max_length": header + 1}))
+    assert old.total.truncated == 1
+    with pytest.raises(OutputError, match="last_assistant would train cannot be known"):
+        remask(recipe.output, "last_assistant")
+    fresh = read_manifest(run_recipe(recipe.with_changes(mask="completion", output=str(tmp_path / "fresh"))))
+    assert remask(recipe.output, "completion").manifest.content_digest == fresh.content_digest
 
 
 def test_workers_of_a_cluster_do_it_too(original, tmp_path):

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 from factory import FakeBatch, FakeUnit, make_batch, make_run, write_unit
 
-from retok_dask.datasets import OutputFolder, open_dataset, read_fingerprint, read_manifest, read_receipts, remask
+from retok_dask.datasets import (
+    OutputFolder,
+    open_dataset,
+    read_fingerprint,
+    read_manifest,
+    read_receipts,
+    remask,
+    write_manifest,
+)
 from retok_dask.errors import FingerprintMismatch, OutputError, RecipeError
+from retok_dask.kernel import UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.types import Kind
 
@@ -64,8 +73,6 @@ def test_flags_of_the_data_win_and_per_turn_rows_keep_their_turn(tmp_path):
     rows[1]["sample_id"] += "-t3"
     samples = batch.samples.from_pylist(rows, schema=batch.samples.schema)
     write_unit(folder, FakeUnit("u"), [FakeBatch(samples, batch.rejects, batch.stats)])
-    from retok_dask.datasets import write_manifest
-
     write_manifest(folder, read_receipts(folder))
     remask(folder.url, "assistant", str(tmp_path / "b"))
     first, second = open_dataset(str(tmp_path / "b"))
@@ -106,3 +113,25 @@ def test_statistics_follow_the_new_mask(tmp_path):
     assert manifest.total.kind_tokens == read_manifest(folder).total.kind_tokens
     assert manifest.total.bos_rows == 40
     assert manifest.total.kind_tokens[Kind.bos.name] == 40
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_counts_that_no_row_holds_fall_in_proportion_to_what_is_left(tmp_path, gone):
+    """Bytes of text and tokens of bytes by tokens, rows of the reference engine by rows; exact where no row goes."""
+    folder = make_run(tmp_path / "a", units=0, manifest=False)
+    batch = make_batch(40, seed=5)
+    batch.stats += UnitStats(byte_tokens=101, unknown_tokens=3, fallback_rows=40)
+    write_unit(folder, FakeUnit("u"), [batch])
+    write_unit(folder, FakeUnit("none"), [make_batch(0)])
+    write_manifest(folder, read_receipts(folder))
+    old = read_manifest(folder).total
+    new = remask(folder.url, "assistant" if gone else "all", str(tmp_path / "b")).manifest.total
+    assert (new.samples < old.samples) == gone
+    assert new.tokens == sum(row["num_tokens"] for row in open_dataset(str(tmp_path / "b")))
+    assert new.text_bytes == 4 * new.tokens, "each token of these has four"
+    assert new.byte_tokens == 101 * new.tokens // old.tokens
+    assert new.unknown_tokens == 3 * new.tokens // old.tokens
+    assert new.fallback_rows == 40 * new.samples // old.samples
+    if not gone:
+        numbers = ("text_bytes", "byte_tokens", "unknown_tokens", "fallback_rows")
+        assert [getattr(new, name) for name in numbers] == [getattr(old, name) for name in numbers]

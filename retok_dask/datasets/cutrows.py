@@ -1,0 +1,122 @@
+"""Rows that were cut, under a policy that goes by their conversation's last messages.
+
+``last_assistant`` and ``completion`` train by which assistant or user message
+comes last. A row that was cut at its end holds earlier messages alone, and what
+was cut off is not written. A fresh run sees the whole conversation and leaves
+out a row of which it would train something else; from what is written that
+cannot be told, so such rows refuse the policy, where they do not say
+themselves what their end was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from retok_dask.datasets.digest import segment_matrix
+from retok_dask.datasets.parallel import map_units
+from retok_dask.datasets.rows import read_batches
+from retok_dask.errors import OutputError
+from retok_dask.masks import ANSWER, BODY, LossMaskPolicy
+from retok_dask.schema import sample_schema, turn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distributed import Client
+
+    from retok_dask.datasets.folder import OutputFolder
+    from retok_dask.datasets.reader import TokenDataset
+
+COLUMNS = ("sample_id", "segments", "truncated", "message_flags")
+
+
+def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: Client | None = None) -> None:
+    """Refuse a policy where rows were cut so that what it trains in them cannot be known.
+
+    Nothing is asked of prompts (never trained), documents (trained whole under
+    every policy), rows of ids (they keep their mask), and units without cut
+    rows' data sets; of a conversation's cut row see :func:`undecided_rows`.
+
+    Args:
+        data: a finished run.
+        policy: the new one.
+        client: whose workers look at the rows; None for this process.
+
+    Raises:
+        OutputError: there are such rows.
+    """
+    recipe = data.recipe
+    if policy == recipe.mask or not LossMaskPolicy(policy).needs_end:
+        return
+    cut = {
+        spec.name: ":" not in spec.layout
+        for spec in recipe.datasets
+        if spec.mode == "chat" and spec.name in data.manifest.datasets and data.manifest.datasets[spec.name].truncated
+    }
+    units = [(unit.unit, unit.dataset, cut[unit.dataset]) for unit in data.units if unit.dataset in cut]
+    left = recipe.truncation == "left"
+    found = map_units(
+        undecided_rows,
+        units,
+        "units with cut rows looked at",
+        client=client,
+        folder=data.folder,
+        policy=policy,
+        left=left,
+    )
+    if rows := sum(found):
+        rows_are = "1 row was" if rows == 1 else f"{rows:,} rows were"
+        msg = (
+            f"{rows_are} cut (truncation: {recipe.truncation}) so that which message {policy} would train cannot be "
+            f"known from what was written; run again with mask: {policy}"
+        )
+        raise OutputError(msg)
+
+
+def undecided_rows(unit: tuple[str, str, bool], *, folder: OutputFolder, policy: str, left: bool) -> int:
+    """How many cut rows of a unit do not say what the policy trains in them.
+
+    A row of one turn (``history: per_turn``) trains that turn alone, and ends with it.
+
+    Args:
+        unit: its id and data set, and whether flags are one a message (a layout of the user's own promises nothing).
+        folder: the run's.
+        policy: the new one.
+        left: whether rows were cut at their beginning.
+    """
+    name, dataset, counted = unit
+    full = sample_schema(())
+    schema = pa.schema([full.field(column) for column in COLUMNS])
+    undecided = 0
+    for samples in read_batches(folder, folder.data(dataset, name), schema):
+        for row in np.flatnonzero(samples.column("truncated").to_numpy(zero_copy_only=False)).tolist():
+            if turn_of(samples.column("sample_id")[row].as_py()) >= 0:
+                continue
+            text = samples.column("message_flags")[row].as_py()
+            flags = orjson.loads(text) if text else []
+            segments = segment_matrix(samples.column("segments").slice(row, 1))[0]
+            says = _beginning_does_not_matter if left else _says_its_end
+            undecided += not says(policy, flags if counted or left else [], segments[:, 2], segments[:, 3])
+    return undecided
+
+
+def _beginning_does_not_matter(policy: str, flags: list[bool | None], kinds: Any, messages: Any) -> bool:  # noqa: ARG001
+    """Of a row that kept its end; only whether a flagged message was the last answer may have been cut off."""
+    return policy != "last_assistant" or True not in flags or _any_of(kinds, BODY)
+
+
+def _says_its_end(policy: str, flags: list[bool | None], kinds: Any, messages: Any) -> bool:
+    """Of a row that lost its end: flags are one a message, so they tell how many there were."""
+    last = kinds[messages == len(flags) - 1] if flags else kinds[:0]
+    if last.size and (policy == "completion" or _any_of(last, BODY) or not _any_of(last, ANSWER)):
+        return True
+    # the policy decides nothing where each message has a flag; which one is the last answer, a flag may contradict
+    return bool(flags) and None not in flags and (policy == "completion" or True not in flags)
+
+
+def _any_of(kinds: Any, wanted: frozenset[Any]) -> bool:
+    return bool(np.isin(kinds, [int(kind) for kind in wanted]).any())
