@@ -93,10 +93,11 @@ class JinjaEngine:
     """Jinja in the sandbox; the reference."""
 
     name = "jinja"
+    sandbox = GuardedSandbox
 
     def __init__(self, tree: n.Template, *, date: dt.date, limits: Limits) -> None:
-        environment = syntax_environment(GuardedSandbox)
-        environment.filters["tojson"] = tojson
+        environment = syntax_environment(self.sandbox)
+        environment.filters |= {"tojson": tojson, "random": _no_random_text}
         environment.guard_filters()
         environment.guard_printing()
         environment.globals |= {
@@ -127,13 +128,22 @@ class JinjaEngine:
 
     def render(self, context: Mapping[str, Any], limit: int) -> str:
         """See :class:`Engine`."""
+        return "".join(self.printed(context, limit))
+
+    def printed(self, context: Mapping[str, Any], limit: int) -> list[Any]:
+        """The pieces that are printed: texts, where the sandbox makes texts of all.
+
+        Raises:
+            Raised, RenderFailed, LimitReached: see :class:`Engine`.
+        """
         self._deadline = time.monotonic() + self._limits.seconds
         self._environment.most, self._environment.printed = limit, 0
-        pieces, size = [], 0
+        pieces: list[Any] = []
+        size = 0
         try:
             for piece in self._template.generate(context):
                 pieces.append(piece)
-                size += len(piece)
+                size += len(piece) if isinstance(piece, str) else 1
                 _check_output(size, limit)
         except (Raised, LimitReached):
             raise
@@ -142,7 +152,7 @@ class JinjaEngine:
             raise LimitReached(msg) from error
         except Exception as error:
             raise RenderFailed(f"{type(error).__name__}: {error}"[:500]) from error
-        return "".join(pieces)
+        return pieces
 
 
 def _check_output(size: int, limit: int) -> None:

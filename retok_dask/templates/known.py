@@ -113,7 +113,7 @@ class KnownFrames:
             frame fits, or more than one.
         """
         reason, body = reasoning.strip(), content.strip()
-        frames = self._frames.get((_outside(reasoning, reason), _outside(content, body), bool(names)))
+        frames = self._frames.get((outside(reasoning, reason), outside(content, body), bool(names)))
         if frames is None:
             return None
         fixed = len(text) - len(reason) - len(body)
@@ -213,14 +213,14 @@ class KnownFrames:
             tuple(int(kind) for _, kind in kept),
             sum(map(len, leads)) + len(text) - tail,
         )
-        key = tuple(_outside(part, part.strip()) for part in (fields.reasoning, fields.content))
+        key = tuple(outside(part, part.strip()) for part in (fields.reasoning, fields.content))
         frames = self._frames.setdefault((key[0], key[1], bool(fields.names)), [])
         if frame not in frames:
             frames.append(frame)
             self._size += 1
 
 
-def _outside(part: str, core: str) -> str:
+def outside(part: str, core: str) -> str:
     """White space around a part's text, or what tells that there is no text; one string, to be a key."""
     if len(core) == len(part):
         return "text" if part else ""

@@ -11,6 +11,7 @@ from retok_dask.templates.engines import Engine, JinjaEngine, MiniEngine
 from retok_dask.templates.instrument import Method, instrument
 from retok_dask.templates.limits import LimitReached, Raised, RenderFailed
 from retok_dask.templates.marks import unmark
+from retok_dask.templates.paths import Paths
 from retok_dask.templates.prove import Form, Setting, render_marked, render_plain, shaped
 from retok_dask.templates.scan import scan, unused_marks
 from retok_dask.templates.segments import BodyParser
@@ -88,6 +89,7 @@ class Program:
         self.engine = learned.engine
         self.parser = BodyParser(learned.shape)
         self.bos = str(setting.variables.get("bos_token") or "")
+        self.paths = Paths(tree, setting, learned.form)
         self.usual = UsualRows(self.parser, self.bos, token, self.preamble)
         # what some probe lost is the template's way to lose in data: contents beside calls, and calls
         self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")
@@ -193,11 +195,17 @@ class Program:
                 counts["engine_fallback"] += 1
             if mark is not None:
                 return found
+            due = self.due
             self.rows += 1
-            if self.rows > CHECK_FIRST and self.rows % CHECK_EVERY:
+            if not due:
                 return found
             return self._checked(found, name, messages, tools, counts, read, prompt=prompt)
         raise _rejected(failure, messages) from failure
+
+    @property
+    def due(self) -> bool:
+        """Whether the next row is compared with the reference."""
+        return self.rows < CHECK_FIRST or (self.rows + 1) % CHECK_EVERY == 0
 
     def _run(self, name: str, marks: Marks, shown: list[Message], tools: Tools, seen: Scan, *, prompt: bool) -> str:
         engine = self.marked_engine(name, marks)

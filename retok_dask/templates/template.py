@@ -280,11 +280,7 @@ class ChatTemplate:
         counts: Counts = defaultdict(int)
         escape = self._find_controls(messages, tools, counts) if ready.controls else None
 
-        def read(marked: str, marks: Marks) -> Rendered | Runs:
-            usual = None if escape or prompt else program.usual.read(marked, marks, messages, tools)
-            return usual or unmark(marked, marks)
-
-        found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=ready.scan)
+        found = self._rendering(ready, messages, counts, escape, prompt=prompt)
         if isinstance(found, Rendered):
             rendered, escapes = found, []
         else:
@@ -307,6 +303,28 @@ class ChatTemplate:
         if ready.shift:
             rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
         return rendered
+
+    def _rendering(
+        self, ready: _Ready, messages: list[Message], counts: Counts, escape: MarkInput | None, *, prompt: bool
+    ) -> Rendered | Runs:
+        """A row by a path that it shares with others, or as the template renders it."""
+        program, tools, seen = ready.program, ready.conversation.tools, ready.scan
+        paths = program.paths
+        shape = None if ready.controls or prompt else paths.shape(messages, seen)
+        if shape is not None and not program.due:
+            known = paths.render(shape, messages, program.setting.limits.size(seen.size))
+            if known is not None:
+                program.rows += 1
+                return known
+
+        def read(marked: str, marks: Marks) -> Rendered | Runs:
+            usual = None if escape or prompt else program.usual.read(marked, marks, messages, tools)
+            return usual or unmark(marked, marks)
+
+        found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=seen)
+        if shape is not None and not counts:
+            counts["engine_mismatch"] += not paths.learn(shape, messages, tools, found)
+        return found
 
     def _build(
         self, program: Program, runs: Runs, source: Source, escape: MarkInput | None, counts: Counts
