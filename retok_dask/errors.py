@@ -105,6 +105,15 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     return f" Legal names: {', '.join(names[:NAMES])}{more}."
 
 
+def count_of(number: int, one: str, more: str = "") -> str:
+    """A count with its word: one thing, or several of them (with an ``s``, or as `more` has it).
+
+    >>> count_of(1, "row"), count_of(1200, "row"), count_of(0, "entry", "entries")
+    ('1 row', '1,200 rows', '0 entries')
+    """
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
 def first_few(names: Sequence[str], most: int = 3) -> str:
     """The first of some names, and how many more there are.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from retok_dask.errors import count_of
 from retok_dask.types import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def texts(values: Sequence[str | bytes | None], kind: pa.DataType | None = None)
         data = b"".join(parts)
         lengths = [*map(len, parts)]
     if len(data) > _LONGEST:
-        msg = f"a column of {len(data)} bytes in one batch; set units.batch_bytes lower"
+        msg = f"a column of {count_of(len(data), 'byte')} in one batch; set units.batch_bytes lower"
         raise pa.ArrowCapacityError(msg)
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])

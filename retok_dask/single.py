@@ -17,7 +17,7 @@ from retok_dask.completions import layout_for, list_inputs, open_fs, read_record
 from retok_dask.datasets import open_dataset
 from retok_dask.datasets.rows import rows_of
 from retok_dask.doing import doing
-from retok_dask.errors import InputError, RecipeError, did_you_mean
+from retok_dask.errors import InputError, RecipeError, count_of, did_you_mean
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
 from retok_dask.templates import ChatTemplate, control_strings, require_same_text
@@ -294,8 +294,8 @@ def _not_there(place: str, rows: int, row: int, sample: str | None, way: str) ->
     if not rows:
         return f"{place!r} has no rows; {way}"
     if sample is None:
-        return f"{place!r} has no row {row:,}: its {rows:,} rows are numbered from 0 to {rows - 1:,}; {way}"
-    return f"{place!r} has no sample {sample!r} among its {rows:,} rows; {way}"
+        return f"{place!r} has no row {row:,}: it has {count_of(rows, 'row')}, the last is {rows - 1:,}; {way}"
+    return f"{place!r} has no sample {sample!r} among its {count_of(rows, 'row')}; {way}"
 
 
 def audit_input(data: str | None, *, tokenizer: str, template: str | None = None, dataset: str | None = None) -> Audit:

@@ -122,7 +122,7 @@ def test_a_sample_is_found_by_its_id_among_all_rows_or_said_not_to_be_there(fini
     found = json.loads(in_process("show", folder / "out", "--sample", data[last]["sample_id"], "--json").stdout)
     assert found["sample_id"] == data[last]["sample_id"]
     assert found["input_ids"] == data[last]["input_ids"].tolist()
-    for wanted, said in ((["--sample", "none"], "sample 'none' among its"), (["--row", 70_000], "row 70,000: its")):
+    for wanted, said in ((["--sample", "none"], "sample 'none' among its"), (["--row", 70_000], "row 70,000: it has")):
         done = in_process("show", folder / "out", *wanted)
         refused(done, f"has no {said} {len(data):,} rows")
         assert "to_pandas() lists them" in done.stderr
@@ -328,7 +328,7 @@ PLACES = {"OUT": "out", "RECIPE": "recipe.yaml", "IN": "chat/part-00.jsonl"}
         (["rejects", "OUT", "--dataset", "chta"], "'chat'"),
         (["show", "OUT", "--row", "-1"], "row is -1"),
         (["show", "IN", "-t", "RECIPE", "--row", "-1"], "row is -1"),
-        (["show", "IN", "-t", "RECIPE", "--row", "70000"], "has no row 70,000: its 15 rows are numbered from 0 to 14"),
+        (["show", "IN", "-t", "RECIPE", "--row", "70000"], "has no row 70,000: it has 15 rows, the last is 14"),
         (["show", "IN", "-t", "RECIPE", "--sample", "none"], "has no sample 'none' among its 15 rows"),
         (["run", "RECIPE", "--progress", "loud"], "lines"),
         (["plan", "RECIPE", "--scheduler", "head"], "tcp://HOST:PORT"),
@@ -352,7 +352,7 @@ def test_what_was_left_out_is_said_of_what_is_done(finished, tmp_path):
     for receipt in sorted((tmp_path / "half" / "_retok" / "receipts").iterdir())[1:]:
         receipt.unlink()
     half = in_process("rejects", tmp_path / "half")
-    assert "1 of 3 units are done" in half.stdout
+    assert "done so far: 1 of 3 units" in half.stdout
     assert "every record was written" not in half.stdout
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from retok_dask.datasets.digest import ContentDigest, list_values, segment_matrix
 from retok_dask.datasets.receipts import sha256_of_output
 from retok_dask.datasets.remask import policy_mask
+from retok_dask.errors import count_of
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema
 
@@ -94,7 +95,7 @@ def _check_file(findings: UnitFindings, folder: OutputFolder, record: FileRecord
         findings.add("readable", f"{record.path} cannot be read: {error}")
         return
     if rows != record.rows:
-        findings.add("rows", f"{record.path} has {rows} rows, the manifest says {record.rows}")
+        findings.add("rows", f"{record.path} has {count_of(rows, 'row')}, the manifest says {record.rows:,}")
 
 
 def _batches(folder: OutputFolder, record: FileRecord, recipe: Recipe) -> Iterator[pa.RecordBatch]:
@@ -241,4 +242,6 @@ def _check_rejects(findings: UnitFindings, folder: OutputFolder, entry: UnitEntr
         found.update(table.column("outcome").to_pylist())
     for outcome, number in wanted.items():
         if found[outcome] != number:
-            findings.add("accounting", f"{found[outcome]} records in its rejects are {outcome}, counted were {number}")
+            findings.add(
+                "accounting", f"{outcome} in its rejects: {count_of(found[outcome], 'record')}, counted: {number:,}"
+            )

@@ -19,7 +19,7 @@ from retok_dask.datasets.manifest import accounting_problem, counts_of
 from retok_dask.datasets.parallel import map_units
 from retok_dask.datasets.receipts import parse_receipts
 from retok_dask.doing import doing
-from retok_dask.errors import OutputError, RetokError
+from retok_dask.errors import OutputError, RetokError, count_of
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
 
@@ -116,14 +116,17 @@ def _files(folder: OutputFolder, manifest: Manifest) -> Check:
     named = {record.path: record for unit in manifest.units.values() for record in unit.outputs}
     problems = [f"{path} is missing" for path in named if path not in found]
     problems += [
-        f"{path} has {found[path]} bytes, the manifest says {record.size}"
+        f"{path} has {count_of(found[path], 'byte')}, the manifest says {record.size:,}"
         for path, record in named.items()
         if path in found and found[path] != record.size
     ]
     problems += [f"{path} is there, but the manifest does not name it" for path in found if path not in named]
     size = sum(found.values())
     return verdict(
-        "files", problems, f"{len(named)} files, {size:,} bytes, all there", {"files": len(named), "bytes": size}
+        "files",
+        problems,
+        f"{count_of(len(named), 'file')}, {count_of(size, 'byte')}, all there",
+        {"files": len(named), "bytes": size},
     )
 
 
@@ -142,7 +145,7 @@ def _receipts(manifest: Manifest, receipts: dict[str, Receipt], refused: dict[st
         if unit in manifest.units:
             problems += _receipt_problems(manifest.units[unit], receipt, manifest.fingerprint)
     count = len(receipts) + len(refused)
-    return verdict("receipts", problems, f"{count} receipts agree with the manifest", {"receipts": count})
+    return verdict("receipts", problems, f"{count_of(count, 'receipt')}, as in the manifest", {"receipts": count})
 
 
 def _receipt_problems(entry: UnitEntry, receipt: Receipt, fingerprint: str) -> list[str]:
@@ -204,7 +207,9 @@ def _accounting(manifest: Manifest, findings: Sequence[UnitFindings]) -> Check:
             problems.append(f"unit {entry.unit!r}: records in, out and left out do not add up")
         record = entry.output("samples")
         if record is not None and not record.rows == entry.counts["samples"] == entry.summary["rows"]:
-            problems.append(f"unit {entry.unit!r}: {record.rows} rows written, {entry.counts['samples']} counted")
+            problems.append(
+                f"unit {entry.unit!r}: {count_of(record.rows, 'row')} written, {entry.counts['samples']:,} counted"
+            )
     total: Counter[str] = Counter()
     for name, found in sums.items():
         total.update(found)
@@ -216,7 +221,7 @@ def _accounting(manifest: Manifest, findings: Sequence[UnitFindings]) -> Check:
         content.add_hex(entry.content_digest)
     if content.hex != manifest.content_digest:
         problems.append("the content digest of the run is not the sum of those of its units")
-    good = f"{total['records_in']:,} records in, {total['records_out']:,} out, {total['rejected']:,} rejected, {total['filtered']:,} filtered"
+    good = f"{count_of(total['records_in'], 'record')} in, {total['records_out']:,} out, {total['rejected']:,} rejected, {total['filtered']:,} filtered"
     return verdict("accounting", problems, good, dict(total))
 
 
@@ -238,12 +243,12 @@ def _unique_ids(findings: Sequence[UnitFindings]) -> Check:
     again = np.flatnonzero(names[order][1:] == names[order][:-1])
     pairs = Counter((findings[owners[order[i]]].unit, findings[owners[order[i + 1]]].unit) for i in again.tolist())
     problems = [
-        f"{count} sample ids are twice in unit {a!r}"
+        f"twice in unit {a!r}: {count_of(count, 'sample id')}"
         if a == b
-        else f"{count} sample ids are in unit {a!r} and in unit {b!r}"
+        else f"in unit {a!r} and in unit {b!r}: {count_of(count, 'sample id')}"
         for (a, b), count in pairs.most_common()
     ]
-    return verdict("unique_ids", problems, f"{len(names):,} sample ids, none twice", {"rows": len(names)})
+    return verdict("unique_ids", problems, f"{count_of(len(names), 'sample id')}, none twice", {"rows": len(names)})
 
 
 def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: Client | None, seed: int) -> list[Check]:
@@ -274,7 +279,7 @@ def _encoding(folder: OutputFolder, manifest: Manifest, *, full: bool, client: C
         return [same, decoded, skipped("re_encoding", gone[0].problems["source_gone"][0])]
     problems = [problem for item in findings for problem in item.problems.get("re_encoding", [])]
     numbers = {"units": len(findings) - len(gone), "rows": sum(item.counts["rows"] for item in findings)}
-    good = f"{numbers['rows']:,} rows of {numbers['units']} units are what their source gives"
+    good = f"{count_of(numbers['rows'], 'row')} of {count_of(numbers['units'], 'unit')}, as the source gives them"
     return [same, decoded, verdict("re_encoding", problems, good, numbers)]
 
 
@@ -282,7 +287,7 @@ def _decoding(findings: Sequence[UnitFindings]) -> Check:
     """Rows decode to text, and their segments to whole characters."""
     problems = [problem for item in findings for problem in item.problems.get("decoding", [])]
     rows = sum(item.counts["decoded"] for item in findings)
-    return verdict("decoding", problems, f"{rows:,} rows decode to text, segment by segment", {"rows": rows})
+    return verdict("decoding", problems, f"text in {count_of(rows, 'row')}, segment by segment", {"rows": rows})
 
 
 def _choose(units: Iterable[UnitEntry], number: int | None, seed: int) -> list[UnitEntry]:

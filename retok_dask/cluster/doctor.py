@@ -25,7 +25,7 @@ from retok_dask.cluster.versions import compare_versions
 from retok_dask.completions import list_inputs
 from retok_dask.datasets import OutputFolder, library_versions
 from retok_dask.doing import doing
-from retok_dask.errors import RetokError
+from retok_dask.errors import RetokError, count_of
 from retok_dask.recipe import Recipe, UnitSpec
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _machine(found: Doctor) -> None:
     with found.look("versions") as say:
         say(None, ", ".join(f"{name} {version}" for name, version in library_versions().items()))
     with found.look("machine") as say:
-        say(None, f"{usable_cores()} cores and {format_bytes(usable_memory())} may be used by a local cluster")
+        say(None, f"a local cluster may use {count_of(usable_cores(), 'core')} and {format_bytes(usable_memory())}")
     with found.look("fast engines") as say:
         missing = [name for name in ("fastokens", "minijinja") if importlib.util.find_spec(name) is None]
         say(None if missing else True, f"not installed: {', '.join(missing)}" if missing else "installed")
@@ -134,7 +134,10 @@ def _recipe(found: Doctor, recipe: Recipe) -> None:
         say(True, f"{tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}, engine {tokenizer.engine}{engine}")
     with found.look("input") as say:
         listing = list_inputs(recipe)
-        say(True, f"{len(listing.files):,} files, {format_bytes(listing.stored_bytes)}, {len(listing.units):,} units")
+        say(
+            True,
+            f"{count_of(len(listing.files), 'file')}, {format_bytes(listing.stored_bytes)}, {count_of(len(listing.units), 'unit')}",
+        )
     with found.look("output") as say:
         probe_storage(OutputFolder(recipe.output, recipe.storage))
         say(True, f"{recipe.output}: a probe was written, read and deleted")
@@ -162,7 +165,10 @@ def _cluster(found: Doctor, client: Client, seconds_per_record: float) -> None:
     workers = info["workers"]
     with found.look("workers") as say:
         threads = {worker["nthreads"] for worker in workers.values()}
-        say(bool(workers), f"{len(workers)} workers" if workers else "no workers: start some, or scale the cluster")
+        say(
+            bool(workers),
+            count_of(len(workers), "worker") if workers else "no workers: start some, or scale the cluster",
+        )
         if threads - {1}:
             say(None, f"workers have {sorted(threads)} threads; one thread a process is faster and easier to watch")
     with found.look("worker memory") as say:

@@ -19,7 +19,7 @@ from distributed import as_completed
 
 from retok_dask.cluster.local import own_cluster
 from retok_dask.completions import Unit, content_key, item_filter, layout_for, read_records, record_filter
-from retok_dask.errors import ClusterError
+from retok_dask.errors import ClusterError, count_of
 from retok_dask.recipe import Recipe, digest
 from retok_dask.types import Conversation, RecordFiltered, RecordRejected, Reject
 
@@ -60,8 +60,8 @@ class Found:
             return ""
         name, why = next(iter(self.unread.items()))
         return (
-            f"duplicates were not looked for in {len(self.unread)} units, which could not be read then, so theirs "
-            f"stay; the first is {name!r}: {why}"
+            f"duplicates were not looked for in {count_of(len(self.unread), 'unit')} that could not be read then, so all "
+            f"items there stay; the first is {name!r}: {why}"
         )
 
 

@@ -18,6 +18,7 @@ from retok_dask.cluster.resources import oversubscription
 from retok_dask.cluster.sampling import conversations, record_size, sample_records, sample_scale, written_bytes
 from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.doing import counted, doing
+from retok_dask.errors import count_of
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.templates import ChatTemplate
@@ -155,17 +156,19 @@ class Plan:
         total = self._sum("tokens")
         size = format_bytes(self._sum("output_bytes"))
         lines = [
-            f"{short(total)} tokens {about(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)}, {size} of Parquet",
+            f"{short(total)} tokens {about(self.seconds)} on {count_of(self.workers, 'worker')}, {size} of Parquet",
             f"a worker needs about {format_bytes(self.needed_memory)}"
             + (f" and has {format_bytes(self.worker_memory)}" if self.worker_memory else ""),
         ]
         for data in self.datasets:
             if len(data.layouts) > 1 or data.reject_reasons:
                 layouts, reasons = (_counted(counts) or "none" for counts in (data.layouts, data.reject_reasons))
-                lines.append(f"{data.name}: layouts of {data.sampled} records: {layouts}; rejects: {reasons}")
+                lines.append(
+                    f"{data.name}: layouts of {count_of(data.sampled, 'record')}: {layouts}; rejects: {reasons}"
+                )
             for what, counts in (("filtered", data.filter_reasons), ("noticed", data.noticed)):
                 if counts:
-                    lines.append(f"{data.name}: {what} in {data.sampled} records: {_counted(counts)}")
+                    lines.append(f"{data.name}: {what} in {count_of(data.sampled, 'record')}: {_counted(counts)}")
             lines += [
                 f"{data.name}, history {choice}: {short(cost['samples'])} rows, {short(cost['tokens'])} tokens, "
                 f"{short(cost['loss_tokens'])} trained"
@@ -207,13 +210,13 @@ def _moved(data: DatasetPlan) -> list[str]:
     if data.token_table:
         other = [row for row in data.token_table if row["rule"] != "same text"]
         shown = ", ".join(f"{row['token']} -> {row['becomes']}" for row in other[:TABLE_ROWS])
-        more = f" and {len(other) - TABLE_ROWS} more" if len(other) > TABLE_ROWS else ""
+        more = f" and {len(other) - TABLE_ROWS:,} more" if len(other) > TABLE_ROWS else ""
         kept = len(data.token_table) - len(other)
-        lines.append(f"{data.name}: {kept} control tokens keep their text; {shown or 'no others'}{more}")
+        lines.append(f"{data.name}: the same text for {count_of(kept, 'control token')}; {shown or 'no others'}{more}")
     return lines
 
 
-_COLUMNS = ("data set", "files", "units", "text", "records", "rows", "tokens", "trained", "rejects", "output")
+_COLUMNS = ("data set", "files", "units", "text", "records", "rows", "tokens", "trained", "rejected", "output")
 
 
 def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler: str | None = None) -> Plan:
@@ -310,7 +313,7 @@ def _plan_dataset(
 def _guesses(recipe: Recipe, datasets: list[DatasetPlan], even: float) -> list[str]:
     """What the numbers cannot know."""
     notes = [
-        f"{data.name}: gives no rows from {data.sampled} records of the sample"
+        f"{data.name}: gives no rows from {count_of(data.sampled, 'record')} of the sample"
         if data.sampled
         else f"{data.name}: its input holds no records"
         for data in datasets

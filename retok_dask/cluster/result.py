@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.cluster.progress import duration, short
+from retok_dask.errors import count_of
 from retok_dask.kernel import UnitStats
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def poor(name: str, stats: UnitStats) -> str:
         return ""
     why = ", ".join(f"{reason} {count:,}" for reason, count in (stats.rejected + stats.filtered).most_common(5))
     left_out = sum(stats.rejected.values()) + sum(stats.filtered.values())
-    what = f"{left_out:,} of {stats.records_in:,} records are left out ({why})" if why else "its input holds no records"
+    what = (
+        f"{left_out:,} of {count_of(stats.records_in, 'record')} left out ({why})"
+        if why
+        else "its input holds no records"
+    )
     return f"data set {name!r} has {'few' if stats.samples else 'no'} rows: {what}"
 
 
@@ -105,11 +110,11 @@ class RunResult:
         if self.failed:
             name, why = next(iter(self.failed.items()))
             return (
-                f"{len(self.failed)} of {self.units} units have no output; the first is {name!r}: {why}. "
+                f"without output: {len(self.failed):,} of {count_of(self.units, 'unit')}; the first is {name!r}: {why}. "
                 "The others are committed; start the same command again to try those"
             )
         if self.too_many_rejects:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in self.stats.rejected.most_common(5))
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.stats.rejected.most_common(5))
             return (
                 f"all units are written, but {self.stats.reject_share:.2%} of the records were rejected "
                 f"(limit {self.max_reject_share:.2%}): {reasons}; `retok rejects {self.output}` shows them"
@@ -164,7 +169,7 @@ class RunResult:
             ("performance", self.performance),
         ):
             if value:
-                facts.append((name, str(value)))
+                facts.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
         return [*facts, *(("warning", text) for text in self.warnings)]
 
     def to_text(self) -> str:

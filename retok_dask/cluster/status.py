@@ -22,7 +22,7 @@ from retok_dask.cluster.tracker import COUNTED
 from retok_dask.completions import Listing
 from retok_dask.datasets import OutputFolder, OutputLock, Receipt, read_manifest, read_run
 from retok_dask.datasets.folder import LISTING, RECEIPTS
-from retok_dask.errors import OutputError, RetokError, first_few
+from retok_dask.errors import OutputError, RetokError, count_of, first_few
 from retok_dask.kernel import UnitStats
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def describe_event(event: dict[str, Any]) -> str:
     match kind:
         case "start":
             how = "resumed" if event.get("resumed") else "started"
-            text = f"{how} on {event.get('host')}, {event.get('committed', 0):,} of {event.get('units', 0):,} units committed"
+            text = f"{how} on {event.get('host')}, {event.get('committed', 0):,} of {count_of(event.get('units', 0), 'unit')} committed"
         case "worker_died":
             advice = f" ({event['advice']})" if event.get("advice") else ""
             text = f"worker {event['worker']} died on {first_few(event['units'])}: {event['why']}{advice}"
@@ -368,7 +368,7 @@ def describe_event(event: dict[str, Any]) -> str:
             ordinal, reason, detail = event["record"]
             text = f"record {ordinal} of unit {event['unit']} set aside as {reason}: {detail}"
         case "isolated":
-            text = f"unit {event['unit']} is written without its bad records; it cost {event['deaths']} workers"
+            text = f"unit {event['unit']} is written without its bad records; it cost {count_of(event['deaths'], 'worker')}"
         case "retry":
             text = f"unit {event['unit']}, try {event['tries']}: {event['why']}; again in {event['pause']} s"
         case "failed_try":

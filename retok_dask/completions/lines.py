@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from retok_dask.completions.blocks import part_blocks
 from retok_dask.completions.parsing import parse_record
 from retok_dask.completions.units import FIRST_UNIT
+from retok_dask.errors import count_of
 from retok_dask.types import RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def records_of(
 
 def too_large(file: str, row: int, offset: int, length: int, limit: int, head: bytes | None) -> Reject:
     """The reject of a record that is not read because of its size."""
-    detail = f"{length} bytes, more than units.record_bytes = {limit}"
+    detail = f"{count_of(length, 'byte')}, more than units.record_bytes = {limit:,}"
     return Reject(file, row, offset, RejectReason.too_large, detail, head and head[:HEAD_KEPT])
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions.blocks import part_blocks
 from retok_dask.completions.lines import without_mark
+from retok_dask.errors import count_of
 from retok_dask.types import Record, RecordRejected, Reject, RejectReason
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def read_csv(part: Part, options: ReadOptions) -> Iterator[Record | Reject]:
 def _record(url: str, number: int, header: list[str], row: list[str]) -> Record | Reject:
     raw = "\t".join(row).encode("utf-8", "surrogateescape")
     if len(row) != len(header):
-        detail = f"{len(row)} fields, but the header has {len(header)}"
+        detail = f"{count_of(len(row), 'field')}, but the header has {len(header):,}"
         return Reject(url, number, -1, RejectReason.bad_layout, detail, raw)
     try:
         raw.decode("utf-8")

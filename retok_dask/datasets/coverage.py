@@ -9,7 +9,7 @@ import numpy as np
 
 from retok_dask.datasets.reader import open_dataset
 from retok_dask.datasets.vocabulary import coverage_curve, draft_vocabulary, token_counts, total_counts
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Coverage:
 
     def lines(self, title: str) -> list[str]:
         head = (
-            f"{title}: {self.tokens:,} tokens, {self.distinct:,} different; "
+            f"{title}: {count_of(self.tokens, 'token')}, {self.distinct:,} different; "
             f"{self.trained:,} trained, {self.distinct_trained:,} different"
         )
         rows = [f"  {size:>10,}{every:>10.2%}{trained:>10.2%}" for size, every, trained in self.curve]
@@ -103,7 +103,7 @@ class VocabularyTable:
         if len(self.datasets) > 1:
             lines += self.total.lines("all data sets")
         if self.draft is not None:
-            size = f"{len(self.draft.tokens):,} of {len(self.draft.t2d):,} tokens"
+            size = f"{len(self.draft.tokens):,} of {count_of(len(self.draft.t2d), 'token')}"
             lines.append(f"draft vocabulary: {size}, {self.draft.coverage:.2%} of what is trained")
             lines += [f"  wrote {file}" for file in self.files]
         return "\n".join(lines)
@@ -155,6 +155,6 @@ def _vocab_size(data: TokenDataset, given: int | None) -> int:
             raise OutputError(msg)
         return known
     if known is not None and given < known:
-        msg = f"a model of {given} tokens cannot read ids of a tokenizer of {known}; give its number of embedding rows"
+        msg = f"a model of {count_of(given, 'token')} cannot read ids of a tokenizer of {known:,}; give its number of embedding rows"
         raise OutputError(msg)
     return given

@@ -19,7 +19,7 @@ import pyarrow as pa
 from retok_dask.datasets.digest import segment_matrix
 from retok_dask.datasets.parallel import map_units
 from retok_dask.datasets.rows import read_batches
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 from retok_dask.masks import ANSWER, BODY, LossMaskPolicy
 from retok_dask.schema import sample_schema, turn_of
 
@@ -69,9 +69,8 @@ def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: 
         left=left,
     )
     if rows := sum(found):
-        rows_are = "1 row was" if rows == 1 else f"{rows:,} rows were"
         msg = (
-            f"{rows_are} cut (truncation: {recipe.truncation}) so that which message {policy} would train cannot be "
+            f"in {count_of(rows, 'row')} so much is cut (truncation: {recipe.truncation}) that which message {policy} would train cannot be "
             f"known from what was written; run again with mask: {policy}"
         )
         raise OutputError(msg)

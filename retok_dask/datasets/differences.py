@@ -13,6 +13,7 @@ from retok_dask.datasets.fingerprint import library_versions, read_fingerprint
 from retok_dask.datasets.reader import open_dataset
 from retok_dask.datasets.rows import read_batches
 from retok_dask.doing import counted
+from retok_dask.errors import count_of
 from retok_dask.schema import sample_schema
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class RunDiff:
         if self.same_rows:
             return "\n".join([*lines, "  rows: the same"])
         lines.append(f"  rows: {self.only_first:,} gone, {self.only_second:,} new, {self.changed:,} changed")
-        lines += [f"  changed in {name}: {count:,} rows" for name, count in self.changed_parts.items()]
+        lines += [f"  changed in {name}: {count_of(count, 'row')}" for name, count in self.changed_parts.items()]
         lines += [f"  {kind}: {', '.join(names)}" for kind, names in self.examples.items() if names]
         return "\n".join(lines)
 

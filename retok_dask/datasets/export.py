@@ -16,7 +16,7 @@ from retok_dask.datasets.packing import pack as pack_rows
 from retok_dask.datasets.parallel import map_units
 from retok_dask.datasets.reader import open_dataset
 from retok_dask.datasets.rows import read_batches
-from retok_dask.errors import FingerprintMismatch, OutputError
+from retok_dask.errors import FingerprintMismatch, OutputError, count_of
 from retok_dask.recipe import digest
 from retok_dask.schema import sample_schema
 
@@ -81,10 +81,12 @@ class Exported:
         """What was written, in two lines."""
         packed = ""
         if self.context is not None:
-            packed = f"; packed to {self.context:,}, {self.padding_share:.1%} padding, {self.cut:,} documents cut"
+            packed = (
+                f"; packed to {self.context:,}, {self.padding_share:.1%} padding, {count_of(self.cut, 'document')} cut"
+            )
         return (
-            f"wrote {self.format} to {self.url}: {self.shards:,} shards, {self.files:,} files\n"
-            f"  {self.documents:,} documents in {self.rows:,} rows, {self.tokens:,} tokens, "
+            f"wrote {self.format} to {self.url}: {count_of(self.shards, 'shard')}, {count_of(self.files, 'file')}\n"
+            f"  {count_of(self.documents, 'document')} in {count_of(self.rows, 'row')}, {count_of(self.tokens, 'token')}, "
             f"{self.trained_share:.1%} trained{packed}"
         )
 

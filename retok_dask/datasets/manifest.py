@@ -10,7 +10,7 @@ from retok_dask.datasets.digest import ContentDigest
 from retok_dask.datasets.fingerprint import read_run
 from retok_dask.datasets.folder import MANIFEST, RECIPE, RUN, OutputFolder
 from retok_dask.datasets.receipts import FileRecord, Receipt
-from retok_dask.errors import OutputError, UnfinishedOutput
+from retok_dask.errors import OutputError, UnfinishedOutput, count_of
 from retok_dask.kernel.stats import UnitStats
 from retok_dask.schema import SCHEMA_VERSION
 
@@ -154,7 +154,7 @@ def build_manifest(
     failed = dict(failed or {})
     missing = sorted(set(expected or ()) - receipts.keys() - failed.keys())
     if missing:
-        msg = f"{len(missing)} units are neither committed nor failed, the first is {missing[0]!r}; resume the run"
+        msg = f"neither committed nor failed: {count_of(len(missing), 'unit')}, the first is {missing[0]!r}; resume the run"
         raise OutputError(msg)
     content = ContentDigest()
     datasets: dict[str, UnitStats] = {}
@@ -236,7 +236,9 @@ def accounting_problem(receipt: Receipt, stats: UnitStats) -> str | None:
     numbers = counts_of(stats)
     left_out = numbers["rejected"] + numbers["filtered"]
     if numbers["records_in"] != numbers["records_out"] + left_out:
-        return f"{numbers['records_in']} records in, {numbers['records_out']} out and {left_out} left out"
+        return (
+            f"{count_of(numbers['records_in'], 'record')} in, {numbers['records_out']:,} out and {left_out:,} left out"
+        )
     samples = receipt.output("samples")
     rejects = receipt.output("rejects")
     for name, expected, found in (
@@ -246,9 +248,9 @@ def accounting_problem(receipt: Receipt, stats: UnitStats) -> str | None:
         ("trained tokens", numbers["loss_tokens"], receipt.summary["loss_tokens"]),
     ):
         if expected != found:
-            return f"{expected} {name} counted, {found} written"
+            return f"{expected:,} {name} counted, {found:,} written"
     if rejects and rejects.rows > left_out:
-        return f"{rejects.rows} rows of rejects written, {left_out} records left out"
+        return f"{count_of(rejects.rows, 'row')} of rejects written, {count_of(left_out, 'record')} left out"
     return None
 
 

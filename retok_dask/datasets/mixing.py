@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retok_dask.datasets.reader import TokenDataset
-from retok_dask.errors import OutputError, did_you_mean
+from retok_dask.errors import OutputError, count_of, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ class Mixture:
         parts = ", ".join(
             f"{name} {share.share:.1%} ({share.epochs:.2f} epochs)" for name, share in self.shares.items()
         )
-        return f"Mixture({len(self):,} rows: {parts})"
+        return f"Mixture({count_of(len(self), 'row')}: {parts})"
 
 
 @dataclass

@@ -15,7 +15,7 @@ from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.mixing import Mixture, Share, mix
 from retok_dask.datasets.reader import open_dataset
 from retok_dask.doing import doing
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class MixedRuns:
         lines = [f"{'data set':<24}{'share':>8}{'epochs':>8}{'rows':>14}{'drawn':>14}"]
         for name, share in self.mixture.shares.items():
             lines.append(f"{name:<24}{share.share:>8.2%}{share.epochs:>8.2f}{share.rows:>14,}{share.draws:>14,}")
-        lines.append(f"{len(self.mixture):,} rows in all")
+        lines.append(f"{count_of(len(self.mixture), 'row')} in all")
         return "\n".join([*lines, f"wrote {self.file}"] if self.file else lines)
 
 

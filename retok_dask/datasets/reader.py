@@ -16,7 +16,7 @@ import pyarrow as pa
 from retok_dask.datasets.folder import MANIFEST, OutputFolder
 from retok_dask.datasets.manifest import Manifest, UnitEntry, read_manifest
 from retok_dask.datasets.rows import COUNTS, RowGroups, read_batches, rows_of
-from retok_dask.errors import OutputError, did_you_mean
+from retok_dask.errors import OutputError, count_of, did_you_mean
 from retok_dask.recipe import Recipe, StorageSpec
 from retok_dask.schema import kept_columns, sample_schema
 
@@ -195,10 +195,10 @@ class TokenDataset:
     def __repr__(self) -> str:
         info = self.summary()
         share = info["loss_tokens"] / info["tokens"] if info["tokens"] else 0.0
-        rows = f"{info['rows']:,} rows" + (" before row bounds" if info["filtered"] else "")
+        rows = count_of(info["rows"], "row") + (" before row bounds" if info["filtered"] else "")
         return (
-            f"TokenDataset({info['url']!r}: {rows}, {info['tokens']:,} tokens, {share:.1%} trained, "
-            f"{info['units']:,} units of {', '.join(info['datasets']) or 'no data set'})"
+            f"TokenDataset({info['url']!r}: {rows}, {count_of(info['tokens'], 'token')}, {share:.1%} trained, "
+            f"{count_of(info['units'], 'unit')} of {', '.join(info['datasets']) or 'no data set'})"
         )
 
     def _repr_html_(self) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retok_dask.datasets.folder import RECEIPTS, VOCABULARY, OutputFolder
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 from retok_dask.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def check_files(
         if size is None:
             return f"{record.path} is missing"
         if size != record.size:
-            return f"{record.path} has {size} bytes, its receipt says {record.size}"
+            return f"{record.path} has {count_of(size, 'byte')}, its receipt says {record.size:,}"
         problem = _check_content(folder, record, verify)
         if problem:
             return problem
@@ -227,7 +227,9 @@ def _check_content(folder: OutputFolder, record: FileRecord, verify: Verify) -> 
             rows = pq.ParquetFile(file).metadata.num_rows
     except (pa.ArrowException, OSError) as error:
         return f"{record.path} cannot be read: {error}"
-    return None if rows == record.rows else f"{record.path} has {rows} rows, its receipt says {record.rows}"
+    return (
+        None if rows == record.rows else f"{record.path} has {count_of(rows, 'row')}, its receipt says {record.rows:,}"
+    )
 
 
 def sha256_of_output(folder: OutputFolder, relative: str) -> str:

@@ -13,7 +13,7 @@ from retok_dask.completions import open_fs
 from retok_dask.datasets.fingerprint import read_recipe
 from retok_dask.datasets.folder import LISTING, MANIFEST, RUN, OutputFolder
 from retok_dask.datasets.receipts import read_receipts
-from retok_dask.errors import OutputError, did_you_mean
+from retok_dask.errors import OutputError, count_of, did_you_mean
 from retok_dask.schema import REJECT_SCHEMA
 from retok_dask.types import FilterReason, RejectReason
 
@@ -73,7 +73,7 @@ class RejectSummary:
                 f"{reason}: {one['file']} row {one['row']} byte {one['offset']}: {one['detail']}" for one in found
             ]
         if self.written or self.cut:
-            lines.append(f"{self.written:,} lines written for repair, {self.cut:,} left out because they are not whole")
+            lines.append(f"{count_of(self.written, 'line')} written for repair, {self.cut:,} left out, not being whole")
         if self.committed < self.units:
             lines.append(self._so_far())
         return "\n".join(line.rstrip() for line in lines)
@@ -84,7 +84,7 @@ class RejectSummary:
         return f"no record was left out{self.chosen}" if self.chosen else "every record was written"
 
     def _so_far(self) -> str:
-        return f"{self.committed:,} of {self.units:,} units are done"
+        return f"done so far: {self.committed:,} of {count_of(self.units, 'unit')}"
 
 
 def rejects(

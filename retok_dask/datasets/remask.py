@@ -22,9 +22,10 @@ from retok_dask.datasets.reader import open_dataset
 from retok_dask.datasets.receipts import Receipt, read_receipts
 from retok_dask.datasets.rows import read_batches
 from retok_dask.datasets.writer import UnitWriter
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 from retok_dask.kernel import Batch, UnitStats
 from retok_dask.kernel.pending import ROW_LEFT_OUT
+from retok_dask.kernel.rows import refusal
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.schema import REJECT_SCHEMA, kept_columns, sample_schema, turn_of
 from retok_dask.types import FilterReason, Kind, RejectReason
@@ -105,11 +106,13 @@ class Remasked:
     def to_text(self) -> str:
         """One to three lines for a terminal."""
         total = self.manifest.total
-        text = f"{self.url}: {total.samples:,} rows, {total.trained_share:.1%} of {total.tokens:,} tokens trained ({self.policy})"
+        text = f"{self.url}: {count_of(total.samples, 'row')}, {total.trained_share:.1%} of {total.tokens:,} tokens trained ({self.policy})"
         if self.kept:
-            text += f"\n{self.kept:,} rows of ids (mode: tokens) keep the mask that they have"
+            text += f"\n{count_of(self.kept, 'row')} of ids (mode: tokens) with the mask from before"
         if self.gone:
-            text += f"\n{self.gone:,} records that the old policy left out cannot come back; encode again for them"
+            text += (
+                f"\n{count_of(self.gone, 'record')} left out by the old policy cannot come back without encoding again"
+            )
         return text
 
 
@@ -294,11 +297,11 @@ class _UnitMask:
         losses = trained[ends] - trained[ends - lengths]
         keep = np.ones(samples.num_rows, np.bool_)
         for row, record in enumerate(_records(samples)):
-            refusal = self._refusal(samples, row, int(losses[row]), int(lengths[row]))
-            if refusal is not None:
+            refused = self._refusal(samples, row, int(losses[row]), int(lengths[row]))
+            if refused is not None:
                 keep[row] = False
-                self._lost.append((record, ROW_LEFT_OUT + refusal[1]))
-                self._refused.setdefault(record, _reject_row(samples, row, *refusal))
+                self._lost.append((record, ROW_LEFT_OUT + refused[1]))
+                self._refused.setdefault(record, _reject_row(samples, row, *refused))
         return keep
 
     def _refusal(self, samples: pa.RecordBatch, row: int, loss: int, length: int) -> tuple[str, str, str] | None:
@@ -314,15 +317,9 @@ class _UnitMask:
             return "rejected", RejectReason.flag_conflict.value, conflict
         if self._spec.mode == "prompts":
             return None
-        if loss < rules.min_trained_tokens:
-            cut = samples.column("truncated")[row].as_py()
-            reason = FilterReason.no_trained_tokens_after_truncation if cut else FilterReason.no_trained_tokens
-            return "filtered", reason.value, f"{loss} trained tokens of {length}, at least {rules.min_trained_tokens}"
-        share = loss / length if length else 0.0
-        low, high = rules.min_trained_share, rules.max_trained_share
-        if (low is not None and share < low) or (high is not None and share > high):
-            return "filtered", FilterReason.trained_share.value, f"{share:.4f} of the tokens are trained"
-        return None
+        cut = samples.column("truncated")[row].as_py()
+        refused = refusal(rules, length, loss, trains=True, cut=cut)
+        return None if refused is None else ("filtered", refused[0].value, refused[1])
 
 
 def policy_mask(policy: LossMaskPolicy, samples: pa.RecordBatch, mode: str) -> Array:

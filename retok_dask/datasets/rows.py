@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retok_dask.datasets.digest import list_values, segment_matrix
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 from retok_dask.types import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class RowGroups:
             footer = pq.ParquetFile(source).metadata
         ends = np.cumsum([footer.row_group(group).num_rows for group in range(footer.num_row_groups)])
         if footer.num_rows != self._file_rows[file]:
-            msg = f"{self._paths[file]} has {footer.num_rows} rows, the manifest says {self._file_rows[file]}"
+            msg = f"{self._paths[file]} has {count_of(footer.num_rows, 'row')}, the manifest says {self._file_rows[file]:,}"
             raise OutputError(msg)
         return ends
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from retok_dask.datasets.digest import list_values
 from retok_dask.datasets.folder import OutputFolder
 from retok_dask.datasets.rows import read_batches
-from retok_dask.errors import OutputError
+from retok_dask.errors import OutputError, count_of
 from retok_dask.kernel.stats import count_tokens
 from retok_dask.schema import numbers, sample_schema
 
@@ -172,7 +172,7 @@ def draft_vocabulary(
     """
     used = counts.trained if trained else counts.count
     if not max(1, len(always)) <= size <= vocab_size or len(used) > vocab_size:
-        msg = f"a draft vocabulary of {size} tokens ({len(always)} always) does not fit a vocabulary of {vocab_size}"
+        msg = f"a draft vocabulary of {count_of(size, 'token')} ({len(always):,} always) does not fit a vocabulary of {vocab_size:,}"
         raise OutputError(msg)
     frequency = np.zeros(vocab_size, np.int64)
     frequency[: len(used)] = used

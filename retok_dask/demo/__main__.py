@@ -24,7 +24,7 @@ def main(
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
     bad = ", ".join(f"{count} {reason}" for reason, count in facts["bad"].items())
-    typer.echo(f"{facts['records']} records in {facts['files']} files under {facts['folder']}, bad lines: {bad}")
+    typer.echo(f"{facts['records']:,} records in {facts['files']:,} files under {facts['folder']}, bad lines: {bad}")
     typer.echo(f"recipe: {facts['recipe']}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from retok_dask.errors import RecipeError
+from retok_dask.errors import RecipeError, count_of
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.tooloutput import tool_output
 from retok_dask.schema import LOSSY_COLUMN, PROMPT_COLUMN, SOURCE_TOKENS_COLUMN
@@ -218,7 +218,10 @@ def _token_row(item: TokenRow, tokenizer: Tokenizer) -> Row:
         raise RecordRejected(RejectReason.bad_tokens, detail)
     mask = None if item.loss_mask is None else np.asarray(item.loss_mask, np.bool_)
     if mask is not None and len(mask) != len(ids):
-        raise RecordRejected(RejectReason.bad_tokens, f"{len(ids)} ids but {len(mask)} mask entries")
+        raise RecordRejected(
+            RejectReason.bad_tokens,
+            f"{count_of(len(ids), 'id')} but {count_of(len(mask), 'mask entry', 'mask entries')}",
+        )
     _check_segments(item, len(ids))
     stand_in = Rendered(text="", starts=[], kinds=[], messages=[])
     return Row(stand_in, _kept(item.kept), tokens=item, mask=mask)
@@ -232,7 +235,7 @@ def _check_segments(item: TokenRow, length: int) -> None:
             raise RecordRejected(RejectReason.bad_tokens, detail)
         at = end
     if item.segments is not None and at != length:
-        raise RecordRejected(RejectReason.bad_tokens, f"segments cover {at} of {length} tokens")
+        raise RecordRejected(RejectReason.bad_tokens, f"segments cover {at:,} of {count_of(length, 'token')}")
 
 
 def _prompt_row(item: Conversation, template: ChatTemplate) -> Row:

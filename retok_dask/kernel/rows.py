@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
+from retok_dask.errors import count_of
 from retok_dask.types import Encoded, FilterReason, RecordFiltered
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def lost_by_cut(
     """Why a row is left out that is cut to tokens `start` to `end` of `length`; None if it is written."""
     start, end, length = cut
     if end <= start < length:
-        return RecordFiltered(FilterReason.too_long, f"{length} tokens, limit {limit}")
+        return RecordFiltered(FilterReason.too_long, f"{count_of(length, 'token')}, limit {limit:,}")
     if (
         end < length
         and policy.needs_end
@@ -132,7 +133,7 @@ def lost_by_cut(
         and of.mask is None
         and _trains_other(policy, encoded, row, end, of.rendered)
     ):
-        why = f"what {policy.name} trains is cut off: {length} tokens, cut at {end}"
+        why = f"what {policy.name} trains is cut off: {count_of(length, 'token')}, cut at {end:,}"
         return RecordFiltered(FilterReason.no_trained_tokens_after_truncation, why)
     return None
 
@@ -174,14 +175,14 @@ def refusal(rules: FilterSpec, length: int, loss: int, *, trains: bool, cut: boo
         cut: whether the row was truncated.
     """
     if rules.max_tokens is not None and length > rules.max_tokens:
-        return FilterReason.too_long, f"{length} tokens, limit {rules.max_tokens}"
+        return FilterReason.too_long, f"{count_of(length, 'token')}, limit {rules.max_tokens:,}"
     if rules.min_tokens is not None and length < rules.min_tokens:
-        return FilterReason.too_short, f"{length} tokens, at least {rules.min_tokens}"
+        return FilterReason.too_short, f"{count_of(length, 'token')}, at least {rules.min_tokens:,}"
     if not trains:
         return None
     if loss < rules.min_trained_tokens:
         reason = FilterReason.no_trained_tokens_after_truncation if cut else FilterReason.no_trained_tokens
-        return reason, f"{loss} trained tokens of {length}, at least {rules.min_trained_tokens}"
+        return reason, f"{count_of(loss, 'trained token')} of {length:,}, at least {rules.min_trained_tokens:,}"
     share = loss / length if length else 0.0
     low, high = rules.min_trained_share, rules.max_trained_share
     if (low is not None and share < low) or (high is not None and share > high):

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retok_dask.errors import count_of
 from retok_dask.templates.context import REASONING_FIELDS
 from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.notices import NOTICES, known_counts, noticed
@@ -88,16 +89,18 @@ class Audit:
         lines = []
         for row in self.rows:
             touched = (
-                f"  [{row.count} of {self.records}, {row.share:.1%}]" if row.count is not None and self.records else ""
+                f"  [{row.count:,} of {self.records:,}, {row.share:.1%}]"
+                if row.count is not None and self.records
+                else ""
             )
             lines.append(f"{row.fact:<{width}}  {row.value}{touched}")
             if row.example:
                 lines.append(f"{'':<{width}}    e.g. {row.example}")
         for reason, number in self.rejected.items():
-            lines.append(f"{'rejected':<{width}}  {reason}: {number} of {self.records}")
+            lines.append(f"{'rejected':<{width}}  {reason}: {number:,} of {self.records:,}")
         for name, cost in self.history.items():
             lines.append(
-                f"{'history ' + name:<{width}}  {cost.rows:,} rows of {cost.records:,} records, {cost.size:,} characters, "
+                f"{'history ' + name:<{width}}  {count_of(cost.rows, 'row')} of {count_of(cost.records, 'record')}, {count_of(cost.size, 'character')}, "
                 f"{cost.trained:,} trained, {cost.reasoning_lost:,} of reasoning lost"
             )
         lines += [one.to_text() for one in self.settings]

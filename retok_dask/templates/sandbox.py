@@ -11,6 +11,7 @@ import jinja2.nodes as n
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from retok_dask.errors import count_of
 from retok_dask.templates.limits import LimitReached
 from retok_dask.templates.syntax import syntax_environment
 
@@ -51,7 +52,7 @@ class GuardedSandbox(ImmutableSandboxedEnvironment):
             LimitReached: it is too large.
         """
         if characters > self.most:
-            msg = f"the template builds a text of {characters} characters"
+            msg = f"the template builds a text of {count_of(characters, 'character')}"
             raise LimitReached(msg)
 
     def sized(self, value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from retok_dask.errors import count_of
 from retok_dask.tokenizers import align
 from retok_dask.tokenizers.bytelevel import IdTable
 from retok_dask.tokenizers.engines import replace_rows
@@ -239,7 +240,11 @@ class BatchEncoder:
         row = job.rows[number]
         nothing = np.zeros(0, np.int32), np.zeros((0, 2), np.int64)
         if len(row.text) > WHOLE:
-            job.fail(number, RejectReason.too_large, f"{len(row.text)} characters, and only character offsets align it")
+            job.fail(
+                number,
+                RejectReason.too_large,
+                f"{count_of(len(row.text), 'character')}, and only character offsets align it",
+            )
             return nothing
         if not row.escapes:
             ids, offsets = self._reference.encode_offsets(row.text)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import orjson
 
+from retok_dask.errors import count_of
 from retok_dask.tokenizers import probes
 from retok_dask.tokenizers.cache import cache_folder
 from retok_dask.tokenizers.definition import installed
@@ -138,7 +139,7 @@ def certify(
         versions=library_versions(),
         passed=not failed,
         guards=list(GUARDS),
-        reason=f"{failed[0].differences} texts of '{failed[0].name}' get other ids" if failed else "",
+        reason=f"other ids for {count_of(failed[0].differences, 'text')} of '{failed[0].name}'" if failed else "",
         checks=checks,
         tier=tier,
         seconds=round(time.perf_counter() - begin, 2),

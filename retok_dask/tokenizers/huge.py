@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retok_dask.errors import count_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -68,7 +70,7 @@ def normalize_long(normalize: Callable[[str], str], rule: CutRule, text: str) ->
 
 def _check(length: int) -> None:
     if length > WHOLE:
-        msg = f"{length} characters without a place to cut exactly; the limit is {WHOLE}"
+        msg = f"{count_of(length, 'character')} without a place to cut exactly; the limit is {WHOLE:,}"
         raise TooLarge(msg)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.datasets.remask import policy_mask
-from retok_dask.errors import RecipeError, did_you_mean
+from retok_dask.errors import RecipeError, count_of, did_you_mean
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.masks import LossMaskPolicy
 from retok_dask.recipe import PRESETS, Recipe
@@ -94,11 +94,11 @@ class Choices:
                 count = self.trained[history, policy]
                 cells += [count, percent(count, stats.tokens)]
             rows.append(cells)
-        names = [name for history in self.stats for name in (history, "share")]
+        names = [name for history in self.stats for name in (history, "share of tokens")]
         return Summary(
             "Choices",
             lines=[
-                f"The first {self.records:,} records, rendered and encoded once for each history; masks from the segments."
+                f"The first {count_of(self.records, 'record')}, rendered and encoded once for each history; masks from the segments."
             ],
             tables=[
                 table("What a history costs and loses", columns, costs),
@@ -110,7 +110,12 @@ class Choices:
         """The tokens of one of the rows, or that there is no such row: a notebook goes on."""
         if self.tokenizer is None or row >= len(self.samples):
             count = len(self.samples)
-            return Summary("Tokens", lines=[f"There is no row {row}: {count:,} rows came of {self.records:,} records."])
+            return Summary(
+                "Tokens",
+                lines=[
+                    f"There is no row {row:,}: of {count_of(self.records, 'record')} came {count_of(count, 'row')}."
+                ],
+            )
         return token_view(self.samples[row], self.tokenizer)
 
     def _repr_html_(self) -> str:

@@ -33,7 +33,7 @@ def compare_runs(first: str, second: str, *, rows: int = 2000) -> Summary:
             cells += [getattr(stats, what) if stats else None for stats in pair]
         shares = [percent(stats.loss_tokens, stats.tokens) if stats else "-" for stats in pair]
         lines.append((*cells, *shares))
-    heads = [f"{what} {which}" for what in ("samples", "tokens", "trained", "share") for which in "AB"]
+    heads = [f"{what} {which}" for what in ("samples", "tokens", "trained", "trained share") for which in "AB"]
     same = _same_rows(one, two, rows)
     facts = [("A", one_line(first)), ("B", one_line(second))]
     facts += [(name, f"{count:,}") for name, count in same.items()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retok_dask.compare.language import language_of
 from retok_dask.completions import layout_for, list_inputs, read_records
-from retok_dask.errors import RetokError
+from retok_dask.errors import RetokError, count_of
 from retok_dask.kernel import Kernel
 from retok_dask.recipe import Recipe
 from retok_dask.templates import control_strings, require_same_text
@@ -108,16 +108,16 @@ class Exploration:
             for look in looks
         ]
         summary = Summary("Completions", tables=[table("", columns, rows)])
-        for title, name, attribute, what in (
-            ("Layouts found", "layout", "layouts", "records"),
-            ("Roles", "role", "roles", "messages"),
-            ("Languages", "language or script", "writing", "conversations"),
-            ("What reading put in order", "change", "changes", "times"),
-            ("Records that would be rejected", "reason", "rejected", "records"),
+        for title, name, attribute, what, of in (
+            ("Layouts found", "layout", "layouts", "records", ""),
+            ("Roles", "role", "roles", "messages", ""),
+            ("Languages", "language or script", "writing", "conversations", ""),
+            ("What reading put in order", "change", "changes", "times", "changes"),
+            ("Records that would be rejected", "reason", "rejected", "records", "rejects"),
         ):
             total: Counter[str] = sum((getattr(look, attribute) for look in looks), Counter())
             if total:
-                summary.tables.append(counts_table(title, total, name=name, number=what))
+                summary.tables.append(counts_table(title, total, name=name, number=what, of=of))
         return summary
 
     def odd_records(self, limit: int = 30) -> Summary:
@@ -130,7 +130,7 @@ class Exploration:
         ]
         if not rows:
             read = sum(look.records for look in self.looks.values())
-            none = f"None of the {read:,} records read would be rejected, as far as reading and rendering tell."
+            none = f"Of {count_of(read, 'record')} read none would be rejected, as far as reading and rendering tell."
             lines.insert(0, none if read else "There was no record to read.")
         return Summary("Odd records", lines=lines, tables=[table("", columns, rows, limit=limit)] if rows else [])
 

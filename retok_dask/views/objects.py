@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retok_dask.views.summary import Summary, Table, cell, counts_table, percent, size, table
+from retok_dask.errors import count_of
+from retok_dask.views.summary import Summary, Table, cell, counts_table, is_name, named, percent, size, table
 from retok_dask.views.text import one_line
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def validation_summary(data: Data) -> Summary:
     order = {"FAILED": 0, "WARNING": 1, "SKIPPED": 2, "PASSED": 3}
     rows = sorted(((_check_word(check), *_check_cells(check)) for check in checks), key=lambda row: order[row[0]])
     failed = [row[1] for row in rows if row[0] == "FAILED"]
-    lines = [f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed[:12])}"]
+    lines = [f"{len(failed)} of {count_of(len(rows), 'check')} failed: {', '.join(failed[:12])}"]
     if not failed:
-        lines = [f"{len(rows)} checks, none failed"]
+        lines = [f"{count_of(len(rows), 'check')}, none failed"]
     rest = {name: value for name, value in data.items() if name not in {"checks", "passed"}}
     summary = describe("Validation", rest)
     summary.verdict = _VERDICT[bool(data.get("passed"))]
@@ -139,12 +140,14 @@ def describe(title: str, data: Mapping[str, Any]) -> Summary:
 
 
 def _facts(pairs: list[tuple[str, Any]]) -> list[tuple[str, str]]:
-    return [(label, cell(value)) for label, value in pairs if value not in (None, "", [], {})]
+    return [(label, named(label, value)) for label, value in pairs if value not in (None, "", [], {})]
 
 
 def _with_unit(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    if is_name(name):
+        return str(value)
     if name.endswith("_bytes") or name in {"bytes", "memory"}:
         return size(value)
     if name.endswith("share"):

@@ -356,5 +356,5 @@ def rejects(datasets: Mapping[str, Stats]) -> Plot:
     return Plot(
         "Records not written",
         figure,
-        table("records not written", ["outcome", "reason", "records", "share"], rows, folded=True),
+        table("records not written", ["outcome", "reason", "records", "share of records read"], rows, folded=True),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retok_dask.errors import count_of
 from retok_dask.views.objects import audit_summary, describe, switch_table
 from retok_dask.views.summary import Summary, Table, cell, counts_table, duration, percent, size, table
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Data = dict[str, Any]
+
+_WHOLE = {"rejected": "rejects", "filtered": "filtered records"}
+"""What the shares of a table of counts are shares of, where that is not what is counted."""
 
 SHOWN_EVENTS = 8
 """Last notable events of a run that is not finished."""
@@ -27,7 +31,7 @@ def plan_summary(data: Data) -> Summary:
     total = _dict(data.get("total"))
     if total:
         summary.lines.append(
-            f"{cell(total['tokens'])} tokens in about {duration(data['seconds'])} on {cell(data['workers'])} worker{'s' * (data['workers'] != 1)}, "
+            f"{cell(total['tokens'])} tokens in about {duration(data['seconds'])} on {count_of(data['workers'], 'worker')}, "
             f"{size(total['output_bytes'])} of Parquet"
         )
     if data.get("needed_memory"):
@@ -52,7 +56,18 @@ def plan_summary(data: Data) -> Summary:
 
 
 def _predicted(datasets: list[Data]) -> Table:
-    columns = ["data set", "files", "units", "text", "records", "rows", "tokens", "trained", "rejected", "output"]
+    columns = [
+        "data set",
+        "files",
+        "units",
+        "text",
+        "records",
+        "rows",
+        "tokens",
+        "trained",
+        "rejected of records",
+        "output",
+    ]
     rows = [
         (
             *(one.get("name"), one.get("files"), one.get("units"), size(one.get("bytes") or 0), one.get("records")),
@@ -61,7 +76,7 @@ def _predicted(datasets: list[Data]) -> Table:
         )
         for one in datasets
     ]
-    return table("Predicted", columns, rows, bars=("trained", "rejected"))
+    return table("Predicted", columns, rows, bars=("trained", "rejected of records"))
 
 
 def _sampled(datasets: list[Data]) -> Table:
@@ -77,7 +92,9 @@ def _sampled(datasets: list[Data]) -> Table:
         )
         for name, count in _dict(counts).items()
     ]
-    return table("In the sample", ["data set", "", "which", "number", "share"], rows, bars=("share",))
+    return table(
+        "In the sample", ["data set", "", "which", "number", "share of records"], rows, bars=("share of records",)
+    )
 
 
 def _history(datasets: list[Data]) -> Table:
@@ -86,8 +103,8 @@ def _history(datasets: list[Data]) -> Table:
         for one in datasets
         for choice, cost in _dict(one.get("history")).items()
     ]
-    columns = ["data set", "history", "rows", "tokens", "trained tokens", "share"]
-    return table("What a history costs and trains", columns, rows, bars=("share",))
+    columns = ["data set", "history", "rows", "tokens", "trained tokens", "trained share"]
+    return table("What a history costs and trains", columns, rows, bars=("trained share",))
 
 
 def _over(cost: Data) -> str:
@@ -108,7 +125,7 @@ def _control_tokens(datasets: list[Data]) -> Iterator[Table]:
             names = [row for row in one["token_table"] if row["rule"] != "same text"]
             kept = len(one["token_table"]) - len(names)
             columns = ["token", "becomes", "rule"]
-            title = f"Control tokens of {one['name']}: {kept} keep their text"
+            title = f"Control tokens of {one['name']}: the same text for {kept:,}"
             yield table(title, columns, [[row[name] for name in columns] for row in names], folded=True)
 
 
@@ -134,7 +151,9 @@ def run_summary(data: Data) -> Summary:
         counts = _dict(stats.get(name))
         if counts:
             # what was noticed is no part of one whole
-            made = counts_table(title, counts, name="", number=number, folded=name in {"counts", "kind_tokens"})
+            made = counts_table(
+                title, counts, name="", number=number, of=_WHOLE.get(name, ""), folded=name in {"counts", "kind_tokens"}
+            )
             first.append(made if name != "counts" else table(title, ["", number], _falling(counts), folded=True))
     summary.tables = [*first, *summary.tables]
     return summary

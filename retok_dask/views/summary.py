@@ -20,6 +20,9 @@ MAX_ROWS = 40
 MAX_COLUMNS = 14
 CELL = 400
 _NUMERIC = re.compile(r"[-+]?[\d,.]+ ?(%|s|ms|h|min|[KMGT]?i?B|tokens/s|tok/s)?|-")
+_NAMES = frozenset({"pid", "port", "exit_code", "signal", "seed", "year", "revision"})
+"""What has numbers for names."""
+
 _SHARE = re.compile(r"\d+(\.\d+)? ?%")
 
 
@@ -125,12 +128,15 @@ def table(
     return Table(title, names, formatted, more, folded, drawn)
 
 
-def counts_table(title: str, counts: Mapping[str, Any], *, name: str, number: str = "records", **options: Any) -> Table:
-    """A table of name -> number, largest first, with each one's share."""
+def counts_table(
+    title: str, counts: Mapping[str, Any], *, name: str, number: str = "records", of: str = "", **options: Any
+) -> Table:
+    """A table of name -> number, largest first, with each one's share of all of them, which are called `of`."""
     whole = sum(counts.values())
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [(key, value, percent(value, whole)) for key, value in ordered]
-    return table(title, [name, number, "share"], rows, bars=("share",), **options)
+    share = f"share of {of or number}"
+    return table(title, [name, number, share], rows, bars=(share,), **options)
 
 
 def cell(value: Any) -> str:
@@ -144,11 +150,21 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, dict):
-        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
-        value = ", ".join(f"{key} {cell(each)}" for key, each in list(value.items())[:12]) + more
+        more = f" and {len(value) - 12:,} more" if len(value) > 12 else ""
+        value = ", ".join(f"{key} {named(key, each)}" for key, each in list(value.items())[:12]) + more
     elif isinstance(value, list | tuple):
         value = ", ".join(cell(each) for each in value[:12]) + (", …" if len(value) > 12 else "")
     return harmless(value, CELL)
+
+
+def is_name(name: str) -> bool:
+    """Whether numbers of this name are names themselves, such as that of a process, and no amounts."""
+    return name.replace(" ", "_") in _NAMES
+
+
+def named(name: str, value: Any) -> str:
+    """A value under its name, as :func:`cell` has it; a number that is a name is not cut into thousands."""
+    return str(value) if is_name(name) and isinstance(value, int) else cell(value)
 
 
 def percent(part: float, whole: float) -> str:

@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from retok_dask.errors import count_of
 from retok_dask.views.palette import shade
 from retok_dask.views.text import harmless, one_line
 
@@ -82,7 +83,7 @@ def _block_row(block: Block, *, new: bool, colour: bool) -> tuple[Text, Text]:
     flow = _flow(block.head, block.kind, colour=colour)
     hidden = block.folded_tokens + block.undrawn
     if hidden:
-        flow.append(f" … {hidden:,} tokens … ", Style(italic=True, dim=True))
+        flow.append(f" … {count_of(hidden, 'token')} … ", Style(italic=True, dim=True))
     flow.append_text(_flow(block.tail, block.kind, colour=colour))
     return label, flow
 
@@ -112,7 +113,9 @@ def token_text(view: TokenView, *, colour: bool, width: int) -> str:
     ]
     parts.append(grid)
     if view.skipped:
-        parts.append(Text(f"{view.skipped:,} more segments with {view.skipped_tokens:,} tokens not drawn"))
+        parts.append(
+            Text(f"not drawn: {count_of(view.skipped, 'more segment')} with {count_of(view.skipped_tokens, 'token')}")
+        )
     return _draw(parts, colour=colour, width=width)
 
 
@@ -132,10 +135,10 @@ def conversation_text(view: ConversationView, *, colour: bool, width: int) -> st
             body.append(part.text)
             hidden = len(part.rest) + part.cut
             if hidden:
-                body.append(f" … {hidden:,} more characters", Style(dim=True, italic=True))
+                body.append(f" … {count_of(hidden, 'more character')}", Style(dim=True, italic=True))
             parts.append(Padding(body, (0, 0, 0, 4)))
     if view.skipped:
-        parts.append(Text(f"{view.skipped:,} more messages not drawn"))
+        parts.append(Text(f"{count_of(view.skipped, 'more message')} not drawn"))
     return _draw(parts, colour=colour, width=width)
 
 
@@ -148,7 +151,7 @@ def _rich_table(data: Table) -> Group:
     parts: list[RenderableType] = [Text(one_line(data.title), Style(bold=True))] if data.title else []
     parts.append(drawn)
     if data.more:
-        parts.append(Text(f"{data.more:,} more rows"))
+        parts.append(Text(f"{count_of(data.more, 'more row')}"))
     return Group(*parts)
 
 

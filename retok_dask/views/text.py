@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import NamedTuple
 
+from retok_dask.errors import count_of
+
 _MARKS = {" ": "·", "\t": "→", "\n": "↵", "\r": "␍", "\u00a0": "⍽"}
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")
@@ -64,7 +66,7 @@ def harmless(value: object, limit: int = 400) -> str:
         for character in cut
     )
     missing = len(text) - len(cut)
-    return f"{shown}… (+{missing:,} characters)" if missing else shown
+    return f"{shown}… (+{count_of(missing, 'character')})" if missing else shown
 
 
 def one_line(value: object, limit: int = 120) -> str:

@@ -10,6 +10,7 @@ import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retok_dask.errors import count_of
 from retok_dask.views.text import Piece, one_line, pieces
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def token_view(
     ids = [int(token) for token in sample["input_ids"]]
     mask = [bool(flag) for flag in sample["loss_mask"]]
     if len(ids) != len(mask):
-        msg = f"{len(ids)} ids but {len(mask)} mask entries; this is no sample"
+        msg = f"{count_of(len(ids), 'id')} but {count_of(len(mask), 'mask entry', 'mask entries')}; this is no sample"
         raise ValueError(msg)
     painter = _Painter(ids, mask, tokenizer)
     blocks: list[Block] = []

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from retok_dask.cluster.events import read_events
 from retok_dask.datasets import OutputFolder, open_dataset, read_receipts, read_recipe, read_run
-from retok_dask.errors import OutputError, RetokError, UnfinishedOutput, first_few
+from retok_dask.errors import OutputError, RetokError, UnfinishedOutput, count_of, first_few
 from retok_dask.kernel import UnitStats
 from retok_dask.views import plots, timeline
 from retok_dask.views.loaded import tokenizer_of
@@ -143,12 +143,12 @@ class WrittenRun:
             "samples",
             "tokens",
             "trained",
-            "share",
+            "trained share",
         ]
         summary = Summary("Accounting", tables=[table("", columns, rows, limit=200)])
         if self.data is None:
             summary.lines.append(
-                f"The run has not finished: {len(self.receipts):,} units are committed, and there is no manifest."
+                f"The run has not finished: {count_of(len(self.receipts), 'unit')} committed, and there is no manifest."
             )
         for title, counts in (("Noticed on the way", total.counts), ("Seconds by stage", total.seconds)):
             if counts:

@@ -189,7 +189,7 @@ def test_cut_rows_that_lack_what_a_policy_needs_are_refused(original, tmp_path, 
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe, old = cut_run(original, tmp_path, UNDECIDED[case])
     assert old.total.truncated == 1
-    with pytest.raises(OutputError, match=r"^1 row was cut .* last_assistant would train cannot be known"):
+    with pytest.raises(OutputError, match=r"^in 1 row so much is cut .* last_assistant would train cannot be known"):
         remask(recipe.output, "last_assistant")
     assert not (tmp_path / "out-last_assistant").exists()
 
@@ -287,4 +287,4 @@ def test_rows_of_ids_keep_their_mask_and_it_is_said(original, tmp_path):
     derived = remask(str(tmp_path / "ids"), "final_answer")
     assert [row["loss_mask"].tolist() for row in open_dataset(derived.url)] == [[True] * 3, [False, True, True]]
     assert derived.kept == derived.to_dict()["kept"] == 2
-    assert "2 rows of ids (mode: tokens) keep the mask that they have" in derived.to_text()
+    assert "2 rows of ids (mode: tokens) with the mask from before" in derived.to_text()

@@ -76,7 +76,7 @@ def test_a_draft_vocabulary_is_written_as_drafters_read_it(run, tmp_path):
 def test_what_the_vocabulary_command_refuses(run, tmp_path):
     refused(in_process("vocabulary", run, "--to", tmp_path / "x"), "--size")
     refused(in_process("vocabulary", run, "--size", 100), "--vocab-size")
-    refused(in_process("vocabulary", run, "--size", 2000, "--vocab-size", 1000), "2000", "1000")
+    refused(in_process("vocabulary", run, "--size", 2000, "--vocab-size", 1000), "2,000", "1,000")
     refused(in_process("vocabulary", run, "--dataset", "aa"), "Did you mean 'a'")
     refused(in_process("vocabulary", tmp_path), str(tmp_path))
     assert not (tmp_path / "x").exists()

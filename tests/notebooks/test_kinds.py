@@ -39,12 +39,12 @@ KINDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 SAID = {
     "01": {
         "chat": ["control_markers_in_content", "message 1 (assistant) holds the template's"],
-        "text": ["None of the 12 records read would be rejected", "The records read hold no conversation"],
-        "ids": ["None of the 12 records read would be rejected", "The records read hold no conversation"],
+        "text": ["Of 12 records read none would be rejected", "The records read hold no conversation"],
+        "ids": ["Of 12 records read none would be rejected", "The records read hold no conversation"],
         "empty": ["There was no record to read", "The records read hold no conversation"],
         "rejects": ["unknown_role", "control_markers_in_content"],
     },
-    "02": {kind: ["There is no row 0: 0 rows came of"] for kind in ("empty", "rejects")},
+    "02": {kind: ["There is no row 0: of "] for kind in ("empty", "rejects")},
     "03": {"rejects": ["12 rejected"]},
     "04": {
         "text": ["No data set holds conversations: no template is used."],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from retok_dask.errors import count_of
 from retok_dask.types import KIND_NAMES, RecordRejected, RejectReason, TokenRow
 
 if TYPE_CHECKING:
@@ -64,13 +65,15 @@ def _mask(record: dict[str, Any], ids: npt.NDArray[np.int64]) -> npt.NDArray[np.
             _refuse(f"{name} holds something else than 0, 1, true and false")
         mask = np.asarray(values)
         if mask.shape != ids.shape or (mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all()):
-            _refuse(f"{name} has {mask.size} entries for {ids.size} ids, or entries other than 0 and 1")
+            _refuse(
+                f"{name} has {count_of(mask.size, 'entry', 'entries')} for {count_of(ids.size, 'id')}, or entries other than 0 and 1"
+            )
         return mask.astype(np.bool_)
     if record.get("labels") is None:
         return None
     labels = _integers(record["labels"], "labels")
     if labels.shape != ids.shape:
-        _refuse(f"labels has {labels.size} entries for {ids.size} ids")
+        _refuse(f"labels has {count_of(labels.size, 'entry', 'entries')} for {count_of(ids.size, 'id')}")
     trained = labels != IGNORED
     if (labels[trained] != ids[trained]).any():
         _refuse("labels are neither -100 nor the id at the same place; shifted labels are not taken")
