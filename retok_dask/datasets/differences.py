@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from retok_dask.datasets.reader import TokenDataset
     from retok_dask.recipe import StorageSpec
 
+LOOKED_AT = 2000
+"""Changed rows of which it is found in what they differ."""
+
 SHOWN = 10
 """Rows of each kind that are named."""
 
@@ -39,7 +42,7 @@ class RunDiff:
         counted: numbers that differ, as (first, second), by data set and name.
         only_first, only_second: rows that only one of them has.
         changed: rows of both whose content differs.
-        changed_parts: how many of the changed rows differ in a column.
+        changed_parts: how many of the changed rows, of the first ``LOOKED_AT`` of them, differ in a column.
         examples: some sample ids by kind (``only_first``, ``only_second``, ``changed``).
     """
 
@@ -69,7 +72,8 @@ class RunDiff:
         if self.same_rows:
             return "\n".join([*lines, "  rows: the same"])
         lines.append(f"  rows: {self.only_first:,} gone, {self.only_second:,} new, {self.changed:,} changed")
-        lines += [f"  changed in {name}: {count_of(count, 'row')}" for name, count in self.changed_parts.items()]
+        of = f", of {LOOKED_AT:,} that were looked at" if self.changed > LOOKED_AT else ""
+        lines += [f"  changed in {name}: {count_of(count, 'row')}{of}" for name, count in self.changed_parts.items()]
         lines += [f"  {kind}: {', '.join(names)}" for kind, names in self.examples.items() if names]
         return "\n".join(lines)
 
@@ -149,8 +153,8 @@ def _digests(data: TokenDataset, units: list[UnitEntry]) -> dict[str, bytes]:
 
 
 def _changed_parts(a: TokenDataset, b: TokenDataset, changed: set[str]) -> dict[str, int]:
-    """Of up to some thousand changed rows, how many differ in each column."""
-    chosen = set(sorted(changed)[:2000])
+    """Of the first changed rows, how many differ in each column."""
+    chosen = set(sorted(changed)[:LOOKED_AT])
     old = {row["sample_id"]: row for row in _rows(a, _differing(a, b), chosen)}
     counts: Counter[str] = Counter()
     for row in _rows(b, _differing(b, a), chosen):

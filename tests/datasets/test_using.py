@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retok_dask.datasets import (
     OutputFolder,
     diff,
+    differences,
     draft_vocabulary,
     mix,
     open_dataset,
@@ -190,12 +191,17 @@ def test_the_same_run_twice_differs_in_nothing(run, tmp_path):
     assert "rows: the same" in found.to_text()
 
 
-def test_another_mask_changes_masks_alone(run, tmp_path):
+def test_another_mask_changes_masks_alone(run, tmp_path, monkeypatch):
     remask(run, "all", str(tmp_path / "all"))
     found = diff(run, str(tmp_path / "all"))
     assert found.asked == ["recipe.mask: was assistant, is all"]
     assert (found.only_first, found.only_second) == (0, 0)
     assert found.changed_parts == {"loss_mask": found.changed}
+    assert f"changed in loss_mask: {found.changed} rows\n" in found.to_text()
+    monkeypatch.setattr(differences, "LOOKED_AT", 2)
+    few = diff(run, str(tmp_path / "all"))
+    assert few.changed == found.changed
+    assert "changed in loss_mask: 2 rows, of 2 that were looked at" in few.to_text()
     assert found.changed == 120
     assert found.counted["a.loss_tokens"][0] < found.counted["a.loss_tokens"][1]
     assert "recipe.mask" in found.to_text()
