@@ -87,11 +87,21 @@ class UsualRows:
         known = self._head(marks.begin.join((head, *pieces[:first])), marks, system, tools)
         if known is None:
             return None
-        rendered = Rendered("", [*known.starts], [*known.kinds], [*known.owners])
-        if not self._read_messages(runs, messages, begins, len(known.text), rendered):
+        rendered = Rendered(known.text, [*known.starts], [*known.kinds], [*known.owners])
+        if self._bos and runs[0].startswith(self._bos) and not self._take_bos(runs, rendered):
             return None
-        rendered.text = known.text + "".join(runs)
+        if not self._read_messages(runs, messages, begins, len(rendered.text), rendered):
+            return None
+        rendered.text += "".join(runs)
         return rendered
+
+    def _take_bos(self, runs: list[str], rendered: Rendered) -> bool:
+        """Take the BOS token off the first message, with which some templates print it; False if that is not all."""
+        runs[0] = runs[0][len(self._bos) :]
+        if rendered.text or runs[0].startswith(self._bos):
+            return False
+        rendered.text, rendered.starts, rendered.kinds, rendered.messages = self._bos, [0], [int(Kind.bos)], [-1]
+        return True
 
     def _read_messages(
         self, runs: list[str], messages: list[Message], begins: int, position: int, rendered: Rendered

@@ -208,3 +208,14 @@ def test_random_text_is_refused(call):
     template = load(wrapped("{{ text }}{% if 'dice' in text %}" + call + "{% endif %}"))
     with pytest.raises(RecordRejected, match="random text"):
         template.render(chat(("user", "throw the dice"), ("assistant", "fine")))
+
+
+@pytest.mark.parametrize("name", ["axolotl/llama3", "trl/llama3", "trl/gemma", "llama-cpp-python/google-gemma-2-2b-it"])
+@pytest.mark.parametrize("first", ["", " \n", "A question?"])
+def test_bos_is_bos_whatever_the_first_message_says(name, first):
+    """Some templates print it with the first message; a row like many others has it too."""
+    template = ChatTemplate.restore(public(name).reduce())
+    for number in range(20):
+        template.render(said(f"Question {number}?", "Yes."))
+    for asked in (template, ChatTemplate.restore(template.reduce())):
+        assert spans(unchecked(asked).render(said(first, "Yes."))[0])[0] == ("bos", -1, "<BOS>")
