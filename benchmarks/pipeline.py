@@ -18,7 +18,7 @@ from retok_dask import ChatTemplate, Tokenizer
 from retok_dask.completions import list_inputs, read_records
 from retok_dask.datasets import OutputFolder, UnitWriter
 from retok_dask.kernel import Kernel, UnitStats
-from retok_dask.types import Conversation, Kind, Rendered
+from retok_dask.types import Kind, Rendered
 
 if TYPE_CHECKING:
     from retok_dask import Recipe
@@ -38,7 +38,7 @@ class Pipeline:
         # what a worker does when it starts: load both engines, and keep the collector off what stays
         self.tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
         self.engines = [self.tokenizer.engine, self.template.engine]
-        self.template.render(Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")]))
+        self.template.warm_up()
         gc.collect()
         gc.freeze()
 

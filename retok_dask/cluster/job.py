@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from retok_dask.recipe import Recipe
 from retok_dask.schema import kept_columns
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers import Tokenizer
-from retok_dask.types import Conversation, Kind, Record, RecordRejected, Reject, Rendered
+from retok_dask.types import Kind, Record, Reject, Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,10 +88,7 @@ class OpenEncodeJob:
         # engines load at first use, which takes seconds: not within the first record's time limit
         self._tokenizer.encode([Rendered("warm", [0], [int(Kind.content)], [-1])])
         if self._template is not None:
-            with suppress(RecordRejected):
-                self._template.render(
-                    Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")])
-                )
+            self._template.warm_up()
         # loading leaves much behind; what stays, stays for good: the collector need not walk it again and again
         give_back()
         gc.freeze()

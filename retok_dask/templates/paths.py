@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-_OFTEN = 4
+OFTEN = 4
 """How often a shape comes before its path is followed: that takes some milliseconds, which many rows have to save."""
 
 _TRIES, _FAILURES = 256, 16
@@ -153,7 +153,7 @@ class Paths:
         if times == 1 and len(self._came) >= _SHAPES:
             self._came.clear()
         self._came[key] = times
-        return self._tries > 0 and times >= _OFTEN and times & (times - 1) == 0
+        return self._tries > 0 and times >= OFTEN and times & (times - 1) == 0
 
     def _follow(self, messages: list[Message], tools: Tools, rendered: Rendered) -> _Path | None:
         """The path of a row; None if it cannot be followed."""

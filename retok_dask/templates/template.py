@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,18 +14,18 @@ import orjson
 
 from retok_dask.doing import doing
 from retok_dask.recipe import NormalizeSpec
-from retok_dask.templates.build import Builder, Source, leading_system
-from retok_dask.templates.controls import ControlTokens, count_in
+from retok_dask.templates.build import Builder
+from retok_dask.templates.controls import ControlTokens
 from retok_dask.templates.learned import State, TemplateFacts, learn_template
 from retok_dask.templates.limits import Limits
 from retok_dask.templates.loading import template_texts
-from retok_dask.templates.markers import MarkControls, check_markers, joined_tokens
-from retok_dask.templates.marks import unmark
+from retok_dask.templates.markers import check_markers
 from retok_dask.templates.normalize import normalize_conversation
-from retok_dask.templates.program import MarkFields, MarkInput, Program
+from retok_dask.templates.paths import OFTEN
+from retok_dask.templates.program import Program
 from retok_dask.templates.prove import Setting
+from retok_dask.templates.rows import Ready, Rows
 from retok_dask.templates.scan import scan
-from retok_dask.templates.segments import NotProved
 from retok_dask.templates.syntax import parse
 from retok_dask.templates.tags import TagDifference, tag_differences
 from retok_dask.types import Conversation, RecordRejected, RejectReason, Rendered
@@ -35,21 +36,7 @@ if TYPE_CHECKING:
 
     from retok_dask.recipe import Recipe, TemplateSpec
     from retok_dask.templates.loading import TokenizerFacts
-    from retok_dask.templates.marks import Marks, Runs
-    from retok_dask.templates.probes import Message
-    from retok_dask.templates.scan import Scan, Tools
     from retok_dask.types import Counts
-
-
-@dataclass(slots=True)
-class _Ready:
-    """A conversation in order, and where its messages stand in the one that came in."""
-
-    conversation: Conversation
-    shift: int
-    program: Program
-    scan: Scan
-    controls: bool
 
 
 class ChatTemplate:
@@ -156,6 +143,10 @@ class ChatTemplate:
         return ControlTokens(self._state.added, "\0".join(literal))
 
     @cached_property
+    def _rows(self) -> Rows:
+        return Rows(self.controls, self._state.control_tokens)
+
+    @cached_property
     def _knows_developer(self) -> bool:
         return any("developer" in text for text in self._state.texts.values())
 
@@ -184,6 +175,14 @@ class ChatTemplate:
         name = "tool_use" if conversation.tools is not None and "tool_use" in texts else self._first
         return self._program(name, conversation.template_args)
 
+    def warm_up(self) -> None:
+        """Compile what is compiled at first use, so that no row waits for it."""
+        warm = Conversation([{"role": role, "content": "warm"} for role in ("user", "assistant")])
+        with suppress(RecordRejected):
+            for _ in range(2 * OFTEN):
+                self.render(warm)
+        self._main.rows = 0  # the first rows of the data are compared all the same
+
     def render(self, conversation: Conversation) -> list[Rendered]:
         """One rendering of a conversation, or one for each assistant turn.
 
@@ -195,7 +194,7 @@ class ChatTemplate:
         messages = ready.conversation.messages
         if self._state.history == "per_turn":
             return self._turns(ready)
-        whole = self._render(ready, messages)
+        whole = self._rows.render(ready, messages)
         if self._state.history == "auto" and whole.counts.get("reasoning_dropped"):
             return self._turns(ready)
         return [whole]
@@ -207,7 +206,7 @@ class ChatTemplate:
     def render_whole(self, conversation: Conversation) -> Rendered:
         """One rendering of the whole conversation, whatever the recipe's history."""
         ready = self._ready(conversation)
-        return self._render(ready, ready.conversation.messages)
+        return self._rows.render(ready, ready.conversation.messages)
 
     def render_prompt(self, conversation: Conversation) -> Rendered:
         """The conversation up to its last user or tool message, with the generation prompt.
@@ -220,7 +219,7 @@ class ChatTemplate:
         last = max((k for k, message in enumerate(messages) if message["role"] in ("user", "tool")), default=-1)
         if last < 0:
             raise RecordRejected(RejectReason.no_prompt, "no user message")
-        return self._render(ready, messages[: last + 1], prompt=True)
+        return self._rows.render(ready, messages[: last + 1], prompt=True)
 
     def reference_text(self, conversation: Conversation, *, generation_prompt: bool = False) -> str:
         """What transformers renders for this conversation, after normalizing."""
@@ -228,7 +227,7 @@ class ChatTemplate:
         made = ready.conversation
         return ready.program.reference_text(made.messages, made.tools, prompt=generation_prompt)
 
-    def _ready(self, conversation: Conversation) -> _Ready:
+    def _ready(self, conversation: Conversation) -> Ready:
         program = self._program_for(conversation)
         refused = program.learned.refused
         knows = self._knows_developer and "developer" not in refused
@@ -239,8 +238,8 @@ class ChatTemplate:
             check_markers(ready, self.controls, program.learned.shape, parse=self._normalize.control_markers == "parse")
         first = ready.messages[0]
         if first["role"] == "system" and "system" in refused and "turns" not in refused:
-            return _Ready(self._without_system(ready), 1, program, seen, held)
-        return _Ready(ready, 0, program, seen, held)
+            return Ready(self._without_system(ready), 1, program, seen, held)
+        return Ready(ready, 0, program, seen, held)
 
     def _without_system(self, conversation: Conversation) -> Conversation:
         first, rest = conversation.messages[0], conversation.messages[1:]
@@ -260,96 +259,19 @@ class ChatTemplate:
             rest = [*rest[:asked], folded, *rest[asked + 1 :]]
         return replace(conversation, messages=rest)
 
-    def _turns(self, ready: _Ready) -> list[Rendered]:
+    def _turns(self, ready: Ready) -> list[Rendered]:
         conversation = ready.conversation
         rows = []
         for index, message in enumerate(conversation.messages):
             place = index + ready.shift
             flagged = conversation.flags[place] if place < len(conversation.flags) else None
             if message["role"] == "assistant" and flagged is not False:
-                row = self._render(ready, conversation.messages[: index + 1])
+                row = self._rows.render(ready, conversation.messages[: index + 1])
                 row.turn = place
                 rows.append(row)
                 # what normalizing changed is counted once a conversation
                 conversation.counts = {}
-        return rows or [self._render(ready, conversation.messages)]
-
-    def _render(self, ready: _Ready, messages: list[Message], *, prompt: bool = False) -> Rendered:
-        conversation, program = ready.conversation, ready.program
-        tools: Tools = conversation.tools
-        counts: Counts = defaultdict(int)
-        escape = self._find_controls(messages, tools, counts) if ready.controls else None
-
-        found = self._rendering(ready, messages, counts, escape, prompt=prompt)
-        if isinstance(found, Rendered):
-            rendered, escapes = found, []
-        else:
-            if escape is not None:
-                program.check_text(found.text, messages, tools, ready.scan, prompt=prompt)
-            source = self._source(program, messages, tools, prompt=prompt)
-            rendered = self._build(program, found, source, escape, counts)
-            escapes = self.controls.clean(found) if found.escapes else []
-        if self._state.control_tokens != "allow":
-            escapes += joined_tokens(
-                self.controls, program, rendered.text, messages, tools, prompt=prompt, first=escape
-            )
-        rendered.escapes = _disjoint(escapes) if escapes else escapes
-        for more in (conversation.counts, rendered.counts) if counts or conversation.counts else ():
-            for name, number in more.items():
-                counts[name] += number
-        if counts:
-            rendered.counts = {name: number for name, number in counts.items() if number}
-        rendered.flags = list(conversation.flags[: len(messages) + ready.shift]) if conversation.flags else []
-        if ready.shift:
-            rendered.messages = [owner + ready.shift if owner >= 0 else owner for owner in rendered.messages]
-        return rendered
-
-    def _rendering(
-        self, ready: _Ready, messages: list[Message], counts: Counts, escape: MarkInput | None, *, prompt: bool
-    ) -> Rendered | Runs:
-        """A row by a path that it shares with others, or as the template renders it."""
-        program, tools, seen = ready.program, ready.conversation.tools, ready.scan
-        paths = program.paths
-        shape = None if ready.controls or prompt else paths.shape(messages, seen)
-        if shape is not None and not program.due:
-            known = paths.render(shape, messages, program.setting.limits.size(seen.size))
-            if known is not None:
-                program.rows += 1
-                return known
-
-        def read(marked: str, marks: Marks) -> Rendered | Runs:
-            usual = None if escape or prompt else program.usual.read(marked, marks, messages, tools)
-            return usual or unmark(marked, marks)
-
-        found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=seen)
-        if shape is not None and not counts:
-            counts["engine_mismatch"] += not paths.learn(shape, messages, tools, found)
-        return found
-
-    def _build(
-        self, program: Program, runs: Runs, source: Source, escape: MarkInput | None, counts: Counts
-    ) -> Rendered:
-        """The spans of a row that is not made as usual; what is noticed is added to `counts`."""
-        noticed: Counts = defaultdict(int)
-        try:
-            rendered = Builder(program.parser, runs, source, noticed).build()
-        except NotProved as error:
-            noticed.clear()
-            rendered = self._by_fields(program, runs, source, escape, noticed, error)
-        for name, number in noticed.items():
-            counts[name] += number
-        return rendered
-
-    def _source(self, program: Program, messages: list[Message], tools: Tools, *, prompt: bool = False) -> Source:
-        return Source(
-            messages=messages,
-            tools=tools,
-            bos=program.bos,
-            token=self.controls.pattern,
-            dropped=program.dropped,
-            bare=lambda: program.preamble(leading_system(messages)),
-            prompt=prompt,
-        )
+        return rows or [self._rows.render(ready, conversation.messages)]
 
     def compare_tags(self, conversation: Conversation) -> list[TagDifference]:
         """Where ``{% generation %}`` tags and the default policy disagree on one conversation.
@@ -361,44 +283,6 @@ class ChatTemplate:
         counts: Counts = defaultdict(int)
         messages, tools = ready.conversation.messages, ready.conversation.tools
         runs = ready.program.trace(messages, tools, counts)
-        source = self._source(ready.program, messages, tools)
+        source = self._rows.source(ready.program, messages, tools)
         source.keep_to_tags = False
         return tag_differences(Builder(ready.program.parser, runs, source, counts).build(), runs.generated)
-
-    def _by_fields(
-        self,
-        program: Program,
-        runs: Runs,
-        source: Source,
-        escape: MarkInput | None,
-        counts: Counts,
-        error: NotProved,
-    ) -> Rendered:
-        """A second render with the fields themselves marked, for rows whose text alone is ambiguous."""
-        marker = MarkFields(escape)
-        marked = program.trace(source.messages, source.tools, counts, prompt=source.prompt, mark=marker)
-        if marked.text != runs.text:
-            raise RecordRejected(RejectReason.span_not_proved, str(error)) from error
-        source.located = {key: place for key, place in marked.fields.items() if 0 <= place[0] <= place[1]}
-        counts["located_by_marks"] += 1
-        try:
-            return Builder(program.parser, runs, source, counts).build()
-        except NotProved as still:
-            raise RecordRejected(RejectReason.span_not_proved, str(still)) from still
-
-    def _find_controls(self, messages: list[Message], tools: Tools, counts: Counts) -> MarkInput | None:
-        outside = count_in(self.controls, messages, tools, counts)
-        if not outside or self._state.control_tokens == "allow":
-            return None
-        if self._state.control_tokens == "reject":
-            found = ", ".join(name for name in counts if name.startswith("control_tokens_in_"))
-            raise RecordRejected(RejectReason.control_tokens_in_text, found)
-        return MarkControls(self.controls)
-
-
-def _disjoint(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
-    for start, end in sorted(set(ranges)):
-        if not kept or start >= kept[-1][1]:
-            kept.append((start, end))
-    return kept
