@@ -10,10 +10,14 @@ from typing import Any
 
 import orjson
 
+from retok_dask.templates.limits import LimitReached
 from retok_dask.templates.schemas import Schema, written
 
 _LONG = 100
 """Characters from which on `orjson` is the faster one."""
+
+MOST_BETWEEN = 100
+"""How many characters an indentation or a separator may have."""
 
 _EASY = frozenset({str, int, bool, NoneType})
 _WORDS: dict[Any, str] = {True: "true", False: "false", None: "null"}
@@ -26,7 +30,11 @@ def tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """A value as JSON text; the arguments are those of ``json.dumps``."""
+    """A value as JSON text; the arguments are those of ``json.dumps``.
+
+    Raises:
+        LimitReached: an indentation or a separator is so long that the text would be a giant.
+    """
     kind = type(value)
     plain = not (ensure_ascii or indent is not None or separators or sort_keys)
     if plain and kind is str:
@@ -39,9 +47,21 @@ def tojson(
         ]
         if len(pairs) == len(value):
             return f"{{{', '.join(pairs)}}}"
+    _refuse_giants(indent, separators)
     form = (ensure_ascii, indent, tuple(separators) if separators is not None else None, sort_keys)
     write = _json_encoder(*form).encode
     return written(value, form, write) if kind is Schema else write(value)
+
+
+def _refuse_giants(indent: int | str | None, separators: Any) -> None:
+    texts = [str(text) for text in separators or ()]
+    for what, length in (
+        ("an indentation", indent if isinstance(indent, int) else len(indent or "")),
+        ("a separator", max(map(len, texts), default=0)),
+    ):
+        if length > MOST_BETWEEN:
+            msg = f"the template writes JSON with {what} of {length} characters, more than {MOST_BETWEEN}"
+            raise LimitReached(msg)
 
 
 def _easy(item: str | int | None) -> str:
