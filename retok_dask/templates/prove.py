@@ -217,6 +217,9 @@ def _reference(tree: n.Template, setting: Setting) -> JinjaEngine:
     except RenderFailed as error:
         msg = f"the chat template does not compile: {error}; name another one with `template: {{path: FILE}}`"
         raise TemplateError(msg) from error
+    except RecursionError as error:
+        msg = "the chat template is nested too deeply to compile; name another one with `template: {path: FILE}`"
+        raise TemplateError(msg) from error
 
 
 def _calling_form(reference: JinjaEngine, setting: Setting) -> tuple[Form, dict[str, str | Failure]]:
