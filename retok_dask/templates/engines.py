@@ -17,7 +17,14 @@ from jinja2.utils import Namespace
 
 from retok_dask.templates.limits import LimitReached, Limits, Raised, RenderFailed
 from retok_dask.templates.sandbox import CONCAT, SIZED, TICK, GuardedSandbox, guarded
-from retok_dask.templates.syntax import GENERATION_CALL, UNDEFINED_CALL, CannotWrite, syntax_environment, write
+from retok_dask.templates.syntax import (
+    GENERATION_CALL,
+    MUTATING_CALL,
+    UNDEFINED_CALL,
+    CannotWrite,
+    syntax_environment,
+    write,
+)
 from retok_dask.templates.tojson import tojson
 
 if TYPE_CHECKING:
@@ -170,6 +177,11 @@ def _refuse_undefined() -> None:
     raise RenderFailed(msg)
 
 
+def _refuse_mutation() -> None:
+    msg = "a call that changes what the template was given"
+    raise RenderFailed(msg)
+
+
 class MiniEngine:
     """minijinja: the same template language in Rust, without Python objects."""
 
@@ -192,6 +204,7 @@ class MiniEngine:
         environment.add_global("raise_exception", _raise_exception)
         environment.add_global("strftime_now", _clock(date))
         environment.add_global(UNDEFINED_CALL, _refuse_undefined)
+        environment.add_global(MUTATING_CALL, _refuse_mutation)
         try:
             environment.add_template("chat", self.source)
         except self._error as error:

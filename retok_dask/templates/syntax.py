@@ -30,6 +30,17 @@ GENERATION_CALL = "retok_generation"
 UNDEFINED_CALL = "retok_undefined"
 """Name of a function that refuses, for what minijinja would take for null."""
 
+MUTATING_CALL = "retok_mutation"
+"""Name of a function that refuses, for calls that change what the template was given; Jinja's sandbox refuses them."""
+
+MUTATORS = frozenset(
+    {
+        *("append", "extend", "insert", "remove", "reverse", "sort"),
+        *("clear", "pop", "popitem", "setdefault", "update"),
+    }
+)
+"""Methods of Python's lists and objects that change them."""
+
 
 class GenerationTag(jinja2.ext.Extension):
     """Parses ``{% generation %}...{% endgeneration %}`` as a call block that returns its body."""
@@ -211,6 +222,12 @@ def _arguments(node: Any) -> str:
     return "(" + ", ".join(parts) + ")"
 
 
+def _call(node: Any) -> str:
+    if isinstance(node.node, n.Getattr) and node.node.attr in MUTATORS:
+        return f"{MUTATING_CALL}()"
+    return _expression(node.node) + _arguments(node)
+
+
 def _optional_arguments(node: Any) -> str:
     text = _arguments(node)
     return "" if text == "()" else text
@@ -304,7 +321,7 @@ _EXPRESSIONS: dict[type[n.Node], Callable[[Any], str]] = {
     n.CondExpr: _conditional,
     n.Filter: _filter,
     n.Test: _test,
-    n.Call: lambda node: _expression(node.node) + _arguments(node),
+    n.Call: _call,
     n.Getitem: lambda node: f"{_expression(node.node)}[{_expression(node.arg)}]",
     n.Getattr: _getattr,
     n.Slice: _slice,
