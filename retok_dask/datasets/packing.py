@@ -76,9 +76,15 @@ def pack(rows: Rows, context: int) -> Rows:
         splits=np.concatenate([[0], np.cumsum([sum(members) for members in documents], dtype=np.int64)]).astype(
             np.int64
         ),
-        names=[rows.names[pieces[members[0]].row] for members in bins],
+        names=[_name(rows, pieces[members[0]], context) for members in bins],
         documents=documents,
     )
+
+
+def _name(rows: Rows, piece: Piece, context: int) -> str:
+    """The document's name, and the piece's number from the second on: no two rows may have one name."""
+    name = rows.names[piece.row]
+    return f"{name}-p{piece.start // context}" if piece.start else name
 
 
 def _join(parts: list[np.ndarray[Any, Any]], dtype: Any) -> np.ndarray[Any, Any]:

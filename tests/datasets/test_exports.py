@@ -385,6 +385,26 @@ def test_rows_longer_than_the_context_are_cut_and_counted(run, truth, tmp_path):
     assert result.tokens == sum(len(ids) for ids, _ in truth)
 
 
+def test_rows_cut_in_pieces_have_names_of_their_own(run, truth, tmp_path):
+    import webdataset
+
+    export(run, "webdataset", str(tmp_path), shards=2, pack=10)
+    urls = sorted(str(path) for path in tmp_path.glob("*.tar"))
+    rows = list(webdataset.WebDataset(urls, shardshuffle=False).decode())
+    names = [row["__key__"] for row in rows]
+    assert names == [row["json"]["sample_id"] for row in rows]
+    assert len(set(names)) == len(names) > len(truth)
+    ends = [np.cumsum(row["json"]["seq_lengths"])[:-1] for row in rows]
+    parts = [
+        (ids.tolist(), mask.astype(int).tolist())
+        for row, end in zip(rows, ends, strict=True)
+        for ids, mask in zip(np.split(row["input_ids.npy"], end), np.split(row["loss_mask.npy"], end), strict=True)
+    ]
+    assert sorted(parts) == sorted(
+        (ids[at : at + 10], m[at : at + 10]) for ids, m in truth for at in range(0, len(ids), 10)
+    )
+
+
 # labels
 
 

@@ -30,7 +30,8 @@ class Rows:
         ids: int32, the tokens of all rows.
         mask: bool, trained or not, unshifted.
         splits: int64, rows + 1.
-        names: sample id of each row; of its first document for packed rows.
+        names: sample id of each row; of its first document for packed rows, with
+            ``-p1``, ``-p2``, ... where that is a later piece of a cut document.
         documents: tokens of each document of each row, for packed rows.
         sources: rows that packed rows were made of.
         cut: how many of those were longer than the context.
