@@ -212,10 +212,7 @@ def _token_row(item: TokenRow, tokenizer: Tokenizer) -> Row:
     ids = np.asarray(item.input_ids, np.int64)
     if ids.ndim != 1 or not len(ids):
         raise RecordRejected(RejectReason.bad_tokens, "the row holds no ids")
-    wrong = np.flatnonzero((ids < 0) | (ids >= tokenizer.vocab_size))
-    if len(wrong):
-        detail = f"id {ids[wrong[0]]} at token {wrong[0]} is outside the vocabulary of {tokenizer.vocab_size}"
-        raise RecordRejected(RejectReason.bad_tokens, detail)
+    _check_ids(ids, tokenizer)
     mask = None if item.loss_mask is None else np.asarray(item.loss_mask, np.bool_)
     if mask is not None and len(mask) != len(ids):
         raise RecordRejected(
@@ -225,6 +222,16 @@ def _token_row(item: TokenRow, tokenizer: Tokenizer) -> Row:
     _check_segments(item, len(ids))
     stand_in = Rendered(text="", starts=[], kinds=[], messages=[])
     return Row(stand_in, _kept(item.kept), tokens=item, mask=mask)
+
+
+def _check_ids(ids: npt.NDArray[np.int64], tokenizer: Tokenizer) -> None:
+    wrong = np.flatnonzero((ids < 0) | (ids >= tokenizer.vocab_size))
+    where = f"outside the vocabulary of {tokenizer.vocab_size}"
+    if not len(wrong) and tokenizer.table is not None:
+        wrong = np.flatnonzero(tokenizer.table.lengths[ids] == 0)
+        where = "in a gap of the vocabulary: no token has it"
+    if len(wrong):
+        raise RecordRejected(RejectReason.bad_tokens, f"id {ids[wrong[0]]} at token {wrong[0]} is {where}")
 
 
 def _check_segments(item: TokenRow, length: int) -> None:

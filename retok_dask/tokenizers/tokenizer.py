@@ -239,10 +239,10 @@ class Tokenizer:
 
     # --- facts ---
 
-    @cached_property
+    @property
     def vocab_size(self) -> int:
-        """Ids in use, added tokens included."""
-        return int(self._reference.backend.get_vocab_size(with_added_tokens=True))
+        """All ids are below it, those of added tokens too; where the vocabulary has gaps it holds fewer tokens."""
+        return self.outline.size
 
     @cached_property
     def bos_id(self) -> int | None:

@@ -210,6 +210,16 @@ def test_rows_out_of_the_old_vocabulary_are_rejected():
     assert left_out[0]["reason"] == "bad_tokens"
 
 
+@pytest.mark.parametrize("old", [None, "gpt4o"])
+def test_ids_above_a_gap_of_the_vocabulary_are_taken_and_those_in_it_are_not(old):
+    last = tokenizer("gpt4o").token_id("<|endofprompt|>")
+    rows, left_out, _ = outcome(kernel(old, "gpt4o"), [TokenRow([5, last]), TokenRow([5, last - 3])])
+    assert [row["input_ids"] for row in rows] == [[5, last]]
+    assert [(reject["reason"], reject["detail"]) for reject in left_out] == [
+        ("bad_tokens", f"id {last - 3} at token 1 is in a gap of the vocabulary: no token has it")
+    ]
+
+
 def test_same_tokenizer_passes_rows_through():
     ids = [index for char in "hello" for index in plain_ids("gpt2", char)]
     (row,), _, _ = outcome(kernel("gpt2", "gpt2"), [TokenRow(ids)])

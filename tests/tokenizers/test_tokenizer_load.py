@@ -35,6 +35,13 @@ def test_folder_says_what_auto_tokenizer_says(name):
     assert (tokenizer.bos_id, tokenizer.eos_id) == (reference.bos_token_id, reference.eos_token_id)
 
 
+@pytest.mark.parametrize("name", ["gpt4o", "llama2", "deepseek_v3"])
+def test_all_ids_are_below_the_size_also_where_the_vocabulary_has_gaps(name):
+    tokenizer = load(name)
+    assert tokenizer.vocab_size == max(auto_tokenizer(name).get_vocab().values()) + 1
+    assert Tokenizer.from_payload(tokenizer.payload()).vocab_size == tokenizer.vocab_size
+
+
 def test_bos_is_known_and_never_added():
     """B11: encode gives what was rendered; whether plain text gets a BOS is a fact that callers read."""
     tokenizer = load("llama3_1")
