@@ -26,6 +26,10 @@ _COMPARED = {
 }
 
 
+_MOST_PARTS, _MOST_ASKED = 256, 2048
+"""Parts of a text that is asked about, and questions in all: a function of more is none that saves time."""
+
+
 class Untraced(BaseException):
     """A template did something with a symbol that cannot be noted; no :class:`Exception`, since Jinja catches those."""
 
@@ -53,6 +57,8 @@ class Steps:
     def ask(self, code: str, answer: bool) -> bool:
         """Note what was asked, and that this run goes on with that answer."""
         if code not in self._asked:
+            if len(self._asked) >= _MOST_ASKED:
+                raise Untraced
             self._asked.add(code)
             self.lines.append(f"if {'not ' if answer else ''}({code}): return None")
         return answer
@@ -86,6 +92,8 @@ class Symbol:
 
     @property
     def _code(self) -> str:
+        if len(self.parts) > _MOST_PARTS:
+            raise Untraced
         return " + ".join(part.name if isinstance(part, Atom) else repr(part) for part in self.parts) or "''"
 
     @property
@@ -190,7 +198,7 @@ class Symbol:
         """The parts without what a method takes off the first that has anything left."""
         if characters is not None and _text(characters).strip():
             raise Untraced  # it would lose more than white space, which is noticed and counted elsewhere
-        given = "" if characters is None else repr(characters)
+        given = "" if characters is None else repr(_text(characters))
         while parts:
             first = parts[0]
             if isinstance(first, Atom):
