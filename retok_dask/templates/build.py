@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retok_dask.templates.head import Head, head_spans
 from retok_dask.templates.known import Fields, said
 from retok_dask.templates.segments import BodyParser, NotProved
+from retok_dask.templates.tags import keep_to_tags
 from retok_dask.types import Kind, RecordRejected, RejectReason, Rendered
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ ROLE_KINDS = {
     "tool": int(Kind.tool),
     "function": int(Kind.tool),
 }
-
-BODY_KINDS = frozenset({Kind.reasoning, Kind.content, Kind.tool_call})
 
 
 @dataclass(slots=True)
@@ -110,10 +109,11 @@ class Builder:
                 last_turn = owner
         if self.source.prompt:
             self._generation_prompt()
-        if self.runs.generated and self.source.keep_to_tags:
-            self._keep_to_tags()
         self._check()
-        return Rendered(text, self.starts, self.kinds, self.owners)
+        rendered = Rendered(text, self.starts, self.kinds, self.owners)
+        if self.runs.generated and self.source.keep_to_tags:
+            keep_to_tags(rendered, self.runs.generated, self.counts)
+        return rendered
 
     def _is_assistant(self, owner: int) -> bool:
         return owner >= 0 and self._roles[owner] == "assistant"
@@ -245,28 +245,6 @@ class Builder:
             self._add(start, Kind.header, -1)
         if shape.prefill:
             self._add(start + len(shape.header), Kind.prefill, -1)
-
-    def _keep_to_tags(self) -> None:
-        """Nothing outside ``{% generation %}`` tags is trained, as the template's author says."""
-        ends = [*self.starts[1:], len(self.runs.text)]
-        spans = list(zip(self.starts, ends, self.kinds, self.owners, strict=True))
-        self.starts, self.kinds, self.owners, self._floor = [], [], [], 0
-        tags = self.runs.generated
-        at = 0
-        for start, end, kind, owner in spans:
-            if kind not in BODY_KINDS and kind != Kind.stop:
-                self._add(start, Kind(kind), owner)
-                continue
-            while at < len(tags) and tags[at][1] <= start:
-                at += 1
-            outside = Kind.trailer if kind == Kind.stop else Kind.scaffold
-            position, tag = start, at
-            while position < end:
-                inside = tag < len(tags) and tags[tag][0] <= position < tags[tag][1]
-                self._add(position, Kind(kind) if inside else outside, owner)
-                self.counts["outside_generation_tags"] += not inside
-                position = tags[tag][1] if inside else (tags[tag][0] if tag < len(tags) else end)
-                tag += inside
 
     def _check(self) -> None:
         for number, message in enumerate(self.source.messages):

@@ -48,6 +48,7 @@ _PIECES, _CHARACTERS = 4096, 1 << 16
 _SURE = 3
 """So many rows of a path are rendered by the template too."""
 
+_REASONED = "reasoning_chars"
 _TEXTS = frozenset({"content", "reasoning_content"})
 _WHOLE = frozenset({"system", "developer"})
 """Roles whose contents are part of the shape: few differ, and where they lie in the head is searched for."""
@@ -62,12 +63,14 @@ class _Path:
         messages: of that row.
     """
 
-    __slots__ = ("_kinds", "_owners", "_reasoned", "place", "seen")
+    __slots__ = ("_counts", "_kinds", "_owners", "_reasoned", "place", "seen")
 
     def __init__(self, place: Place, rendered: Rendered, messages: list[Message]) -> None:
         self.place = place
         self.seen = 0
         self._kinds, self._owners = [*rendered.kinds], [*rendered.messages]
+        # what else was noticed is so of all rows of the path
+        self._counts = {name: number for name, number in rendered.counts.items() if name != _REASONED}
         self._reasoned = [number for number, message in enumerate(messages) if message.get("reasoning_content")]
 
     def render(self, messages: list[Message]) -> Rendered | None:
@@ -76,9 +79,11 @@ class _Path:
         if found is None:
             return None
         rendered = Rendered(found[0], found[1], [*self._kinds], [*self._owners])
+        if self._counts:
+            rendered.counts = {**self._counts}
         if self._reasoned:
             chars = sum(len(messages[number]["reasoning_content"]) for number in self._reasoned)
-            rendered.counts["reasoning_chars"] = chars
+            rendered.counts[_REASONED] = chars
         return rendered
 
 

@@ -9,6 +9,7 @@ from jinja2.nativetypes import NativeEnvironment
 from retok_dask.templates.engines import JinjaEngine
 from retok_dask.templates.sandbox import GuardedSandbox
 from retok_dask.templates.symbols import Length, Symbol, joined
+from retok_dask.templates.syntax import GENERATION_CALL
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -70,3 +71,4 @@ class SymbolicEngine(JinjaEngine):
     def __init__(self, tree: n.Template, *, date: dt.date, limits: Limits) -> None:
         super().__init__(tree, date=date, limits=limits)
         self._environment.know_symbols()
+        self._environment.globals[GENERATION_CALL] = lambda caller: caller()

@@ -1,4 +1,4 @@
-"""``{% generation %}`` tags compared with what the segments say."""
+"""``{% generation %}`` tags: kept to, and compared with what the segments say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,38 @@ from retok_dask.templates.history import TRAINED
 from retok_dask.types import Kind
 
 if TYPE_CHECKING:
-    from retok_dask.types import Rendered
+    from retok_dask.types import Counts, Rendered
+
+
+def keep_to_tags(row: Rendered, tags: list[tuple[int, int]], counts: Counts) -> None:
+    """Take out of training what stands outside of tags, as the template's author says.
+
+    Args:
+        row: its spans are cut at the tags' ends; what the assistant said outside
+            becomes ``scaffold``, and a stop ``trailer``.
+        tags: character ranges, ascending and disjoint.
+        counts: ``outside_generation_tags`` is counted here.
+    """
+    spans = list(zip(row.starts, [*row.starts[1:], len(row.text)], row.kinds, row.messages, strict=True))
+    kept: list[tuple[int, int, int]] = []
+    tags = [tag for tag in tags if tag[0] < tag[1]]
+    at = 0
+    for start, end, kind, owner in spans:
+        while at < len(tags) and tags[at][1] <= start:
+            at += 1
+        outside = int(Kind.trailer if kind == Kind.stop else Kind.scaffold)
+        position, tag = start, at
+        while position < end:
+            inside = tag < len(tags) and tags[tag][0] <= position
+            stop = end if tag == len(tags) else min(end, tags[tag][inside])
+            becomes = kind if inside or kind not in TRAINED else outside
+            if kind in TRAINED and not inside:
+                counts["outside_generation_tags"] += 1
+            if not kept or kept[-1][1:] != (becomes, owner):
+                kept.append((position, becomes, owner))
+            position = stop
+            tag += inside
+    row.starts, row.kinds, row.messages = ([span[part] for span in kept] for part in range(3))
 
 
 class TagDifference(NamedTuple):

@@ -8,6 +8,7 @@ to :class:`~retok_dask.templates.build.Builder`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from retok_dask.templates.build import ROLE_KINDS, core_of, leading_system
 from retok_dask.templates.head import Head, head_spans
 from retok_dask.templates.known import said
 from retok_dask.templates.marks import BACK, NO_MESSAGE, REMEMBER, unmark
+from retok_dask.templates.tags import keep_to_tags
 from retok_dask.types import Kind, Rendered
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from retok_dask.templates.marks import Marks
     from retok_dask.templates.segments import BodyParser
+    from retok_dask.types import Counts
 
 Message = dict[str, Any]
 Tools = list[dict[str, Any]] | None
@@ -44,6 +47,9 @@ class _KnownHead:
     kinds: list[int]
     owners: list[int]
 
+
+_AFTER: Message = {"role": ""}
+"""Stands for what a template prints behind all messages."""
 
 _UNSEEN = _KnownHead("", [], [], [])
 
@@ -78,13 +84,34 @@ class UsualRows:
         """
         system = leading_system(messages)
         begins = 0 if system is None else 1
+        if begins == len(messages):
+            return None
         head, *pieces = marked.split(marks.begin)
         first, says, runs = _texts_by_mark(pieces, marks.end, begins)
-        if begins == len(messages) or says != _numbers(begins, len(messages)):
+        if says == _numbers(begins, len(messages)):
+            return self._read(marks.begin.join((head, *pieces[:first])), runs, marks, messages, tools)
+        found = unmark(marked, marks)
+        first = next((n for n, owner in enumerate(found.owners) if owner >= begins), 0)
+        if found.escapes or found.fields or not _in_order(found.owners[first:], begins, len(messages)):
             return None
+        before = "".join(
+            f"{marks.make(str(n)) if n >= 0 else ''}{text}"
+            for n, text in zip(found.owners[:first], found.texts, strict=False)
+        )
+        row = self._read(before, found.texts[first:], marks, messages, tools)
+        if row is not None and found.generated:
+            counts: Counts = defaultdict(int)
+            keep_to_tags(row, found.generated, counts)
+            row.counts |= counts
+        return row
+
+    def _read(self, head: str, runs: list[str], marks: Marks, messages: list[Message], tools: Tools) -> Rendered | None:
+        """The spans of a rendering that is cut into its head, a text for each message, and what may follow them."""
+        system = leading_system(messages)
+        begins = 0 if system is None else 1
         if messages[begins]["role"] == "assistant" and not runs[0].startswith(self._parser.shape.header):
             return None  # some templates print their default system text there
-        known = self._head(marks.begin.join((head, *pieces[:first])), marks, system, tools)
+        known = self._head(head, marks, system, tools)
         if known is None:
             return None
         rendered = Rendered(known.text, [*known.starts], [*known.kinds], [*known.owners])
@@ -111,12 +138,18 @@ class UsualRows:
         places, fit, marker_stops = self._parser.usual_places, self._parser.known.fit, self._parser.shape.marker_stops
         reasoned, ended_by_marker = 0, False
         for owner, run in enumerate(runs, begins):
-            message, start = messages[owner], position
+            start = position
+            message = messages[owner] if owner < len(messages) else _AFTER
             role = message["role"]
             if ended_by_marker:
                 start += self._marker_stop(run, owner - 1, position, rendered)
                 if start > position and (role == "assistant" or start == position + len(run)):
                     return False
+            if message is _AFTER:
+                starts.append(start)
+                kinds.append(_OTHER)
+                owners.append(-1)
+                break
             if role == "assistant":
                 reasoning, content, names = said(message)
                 found = fit(run, reasoning, content, names, position)
@@ -206,6 +239,11 @@ def _texts_by_mark(pieces: list[str], end: str, begins: int) -> tuple[int, list[
             says.append(payload)
             texts.append(text)
     return first, says, texts
+
+
+def _in_order(owners: list[int], first: int, end: int) -> bool:
+    """Whether each message has one run, in order, and at most one is behind them that is no message's."""
+    return (owners[:-1] if owners[-1:] == [-1] else owners) == [*range(first, end)]
 
 
 @lru_cache(maxsize=256)
