@@ -143,13 +143,14 @@ class UsualRows:
             role = message["role"]
             if ended_by_marker:
                 start += self._marker_stop(run, owner - 1, position, rendered)
-                if start > position and (role == "assistant" or start == position + len(run)):
-                    return False
             if message is _AFTER:
-                starts.append(start)
-                kinds.append(_OTHER)
-                owners.append(-1)
+                if start < position + len(run):
+                    starts.append(start)
+                    kinds.append(_OTHER)
+                    owners.append(-1)
                 break
+            if start > position and (role == "assistant" or start == position + len(run)):
+                return False
             if role == "assistant":
                 reasoning, content, names = said(message)
                 found = fit(run, reasoning, content, names, position)
@@ -159,7 +160,7 @@ class UsualRows:
                 kinds += found[1]
                 owners += [owner] * len(found[1])
                 reasoned += len(reasoning)
-            elif run.startswith(core_of(message), places.get(role, 0)):
+            elif run.startswith(core := core_of(message), places.get(role, 0)) or core in run:
                 starts.append(start)
                 kinds.append(ROLE_KINDS.get(role, _OTHER))
                 owners.append(owner)
