@@ -130,6 +130,12 @@ def answer(template: ChatTemplate, conversation: Conversation) -> object:
 
 
 FOLLOWED = [name for name in FAMILIES if name != "axolotl/mistral_v3_tekken"]
+# tags; messages in pieces; an end behind all messages; a default system text with the first message; Jinja alone
+OTHERWISE = [
+    "llama-cpp-python/LFM2.5-8B-A1B", "trl/gptoss_training", "trl/glm4moe_training", "llama-cpp-python/Kimi-K2-Thinking",
+    "llama-cpp-python/Kimi-K3", "trl/phi3", "axolotl/metharme", "llama-cpp-python/Kimi-K2-Instruct", "axolotl/jamba",
+    "llama-cpp-python/GigaChat3-10B-A1.8B",
+]  # fmt: skip
 
 
 def said(user: str, answer_: str, *, system: str | None = None, reasoning: str | None = None) -> Conversation:
@@ -140,7 +146,7 @@ def said(user: str, answer_: str, *, system: str | None = None, reasoning: str |
     return Conversation([*messages, {"role": "user", "content": user}, reply])
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.parametrize("name", FOLLOWED + OTHERWISE)
 def test_rows_of_a_known_path_need_no_template(name, monkeypatch):
     template = ChatTemplate.restore(public(name).reduce())
     for number in range(24):
@@ -150,9 +156,11 @@ def test_rows_of_a_known_path_need_no_template(name, monkeypatch):
     assert answer(template, said("Another?", "Yes.\n\nIt is.")) == expected
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
-@pytest.mark.parametrize("history", ["whole", "per_turn"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize(
+    ("name", "history"),
+    [(name, "whole") for name in FOLLOWED[::2] + OTHERWISE[::2]] + [(name, "per_turn") for name in FOLLOWED[1::4]],
+)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     texts=st.tuples(plain, plain, plain, plain),
     reasoning=st.one_of(st.none(), plain),
@@ -223,3 +231,21 @@ def test_bos_is_bos_whatever_the_first_message_says(name, first):
         template.render(said(f"Question {number}?", "Yes."))
     for asked in (template, ChatTemplate.restore(template.reduce())):
         assert spans(unchecked(asked).render(said(first, "Yes."))[0])[0] == ("bos", -1, "<BOS>")
+
+
+def test_rows_read_as_usual_are_those_of_a_new_process():
+    """Whatever makes a row usual, its spans and counts are found by a search too."""
+    for name in OTHERWISE:
+        warm = unchecked(public(name, control_tokens="allow"))
+        asked = chat(
+            ("user", "one two"), ("assistant", "fine"), ("user", "two"), ("assistant", "finer"), ("user", "three")
+        )
+        for number in range(2):
+            warm.render(chat(("user", "one"), ("assistant", f"fine {number}"), ("user", "two"), ("assistant", "finer")))
+        assert answer_of_the_template(warm, asked) == answer(ChatTemplate.restore(warm.reduce()), asked), name
+
+
+def test_tags_around_nothing_end_no_text():
+    piece = "{% if message.role == 'assistant' %}{% generation %}{{ text[:3] }}{% endgeneration %}{% generation %}{% endgeneration %}{{ text[3:] }}{% else %}{{ text }}{% endif %}"
+    row = load(wrapped(piece)).render(chat(("user", "one"), ("assistant", "fine words")))[0]
+    assert [text for kind, _, text in spans(row) if kind in ("content", "scaffold")] == ["fin", "e words"]
