@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retok_dask.completions.filters import content_key, item_filter, record_filter
 from retok_dask.completions.layouts import Layout, LayoutEvidence, detect_layout, layout_for, layout_names
+from retok_dask.completions.layouts.own import problem_of
 from retok_dask.completions.lines import read_stream
 from retok_dask.completions.listing import compare_listings, list_inputs
 from retok_dask.completions.readers import read_records
@@ -26,6 +27,7 @@ __all__ = [
     "layout_names",
     "list_inputs",
     "open_fs",
+    "problem_of",
     "read_records",
     "read_stream",
     "record_filter",

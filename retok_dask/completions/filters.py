@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from retok_dask.errors import RecipeError
+from retok_dask.completions.layouts.own import call_own, own_answer, own_function
 from retok_dask.types import (
     Conversation,
     Document,
@@ -17,8 +16,6 @@ from retok_dask.types import (
     Item,
     Record,
     RecordFiltered,
-    RecordRejected,
-    RejectReason,
     TokenRow,
 )
 
@@ -36,32 +33,19 @@ def record_filter(dataset_spec: DatasetSpec) -> Callable[[Record], None]:
     """
     share, seed = dataset_spec.sample, str(dataset_spec.seed)
     name = dataset_spec.filters.function
-    function = None if name is None else _import(name)
+    function = None if name is None else own_function(name, "filter function")
 
     def check(record: Record) -> None:
         if share is not None and not in_sample(record, share, seed):
             raise RecordFiltered(FilterReason.sampled_out)
         if function is None:
             return
-        try:
-            kept = function(record.value)
-        except Exception as error:
-            detail = f"{name}: {type(error).__name__}: {error}"
-            raise RecordRejected(RejectReason.user_function_failed, detail) from error
+        assert name is not None
+        kept = own_answer(call_own(function, name, record.value or {}), name)
         if not kept:
-            raise RecordFiltered(FilterReason.user_filter, str(name))
+            raise RecordFiltered(FilterReason.user_filter, name)
 
     return check
-
-
-def _import(name: str) -> Callable[[Any], Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        msg = f"filter function {name!r} cannot be imported: {error}; write module:function"
-        raise RecipeError(msg) from error
-    return function  # type: ignore[no-any-return]
 
 
 def in_sample(record: Record, share: float, seed: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from retok_dask.completions import item_filter, layout_for, record_filter
+from retok_dask.completions import item_filter, layout_for, problem_of, record_filter
 from retok_dask.kernel.canaries import BYTE_PIECE, UNKNOWN, token_classes
 from retok_dask.kernel.columns import reject_batch, sample_batch
 from retok_dask.kernel.items import encode_carried, encoded_tokens, row_maker
@@ -211,6 +211,9 @@ class Kernel:
 
     def _items(self, record: Record) -> list[Item]:
         if isinstance(record, InMemory) and record.item is not None:
+            wrong = problem_of(record.item, self.dataset.mode) if self._recover is None else None
+            if wrong:
+                raise RecordRejected(RejectReason.bad_layout, f"a {type(record.item).__name__} whose {wrong}")
             return [record.item]
         self._check_record(record)
         items = self._layout(record)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from retok_dask.errors import RecipeError
 from retok_dask.kernel.controls import ControlFinder, ControlMap
-from retok_dask.types import TokenRow
+from retok_dask.types import Document, TokenRow
 from tests.retokenize.common import kernel, outcome, plain_ids, row_of, tokenizer
 
 HARD = [
@@ -218,6 +218,14 @@ def test_ids_above_a_gap_of_the_vocabulary_are_taken_and_those_in_it_are_not(old
     assert [(reject["reason"], reject["detail"]) for reject in left_out] == [
         ("bad_tokens", f"id {last - 3} at token 1 is in a gap of the vocabulary: no token has it")
     ]
+
+
+def test_rows_from_memory_that_are_none_cost_themselves_alone():
+    odd = [TokenRow([1.5]), Document("text"), TokenRow([1], loss_mask=["no"]), TokenRow([1], counts={"a": "b"})]
+    rows, left_out, _ = outcome(kernel(None, "gpt2"), [*odd, TokenRow([1])])
+    assert [row["input_ids"] for row in rows] == [[1]]
+    assert {reject["reason"] for reject in left_out} == {"bad_layout"}
+    assert len(left_out) == len(odd)
 
 
 def test_same_tokenizer_passes_rows_through():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retok_dask.completions.layouts import chats, ids, pairs, texts, trees, written
 from retok_dask.completions.layouts.duplicates import DuplicateKeys
+from retok_dask.completions.layouts.own import call_own, own_function, own_items
 from retok_dask.errors import RecipeError, did_you_mean
-from retok_dask.types import Conversation, Document, Item, Record, RecordRejected, RejectReason, TokenRow
+from retok_dask.types import Conversation, Item, Record, RecordRejected, RejectReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,7 +105,7 @@ class Layout:
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.spec = spec
-        self._function = _user_function(spec.layout) if ":" in spec.layout else None
+        self._function = own_function(spec.layout, "layout") if ":" in spec.layout else None
         self._rules = () if self._function else _eligible(spec)
         self._duplicates = DuplicateKeys(FIELDS, spec)
 
@@ -119,7 +119,7 @@ class Layout:
         value = self.renamed(original)
         counts = dict(record.counts) if record.counts else {}
         if self._function:
-            items = self._run_function(value)
+            items = own_items(call_own(self._function, self.spec.layout, value), self.spec.layout, self.spec.mode)
         else:
             rule = self.rule_for(value)
             if not record.exact and record.raw is not None:
@@ -141,23 +141,6 @@ class Layout:
             if rule.fits(value):
                 return rule
         raise RecordRejected(RejectReason.unknown_layout, _no_layout(value, self.spec.mode))
-
-    def _run_function(self, value: dict[str, Any]) -> list[Item]:
-        """Items that the user's own layout makes of a record."""
-        assert self._function is not None
-        name = self.spec.layout
-        try:
-            made = self._function(value)
-        except RecordRejected:
-            raise
-        except Exception as error:
-            detail = f"{name}: {type(error).__name__}: {error}"
-            raise RecordRejected(RejectReason.user_function_failed, detail) from error
-        items = made if isinstance(made, list) else [made]
-        if not all(isinstance(item, Conversation | Document | TokenRow) for item in items):
-            detail = f"{name} gave {type(made).__name__}, not a Conversation, Document, TokenRow or a list of them"
-            raise RecordRejected(RejectReason.user_function_failed, detail)
-        return items
 
     def renamed(self, value: dict[str, Any]) -> dict[str, Any]:
         """The record with the data's field names replaced by those that layouts use."""
@@ -241,19 +224,6 @@ def _eligible(spec: DatasetSpec) -> tuple[Rule, ...]:
         msg = f"data set {spec.name!r}: layout {spec.layout!r} does not serve mode {spec.mode!r}; these do: {legal}"
         raise RecipeError(msg)
     return (chosen[0],)
-
-
-def _user_function(name: str) -> Callable[[dict[str, Any]], list[Item]]:
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        msg = f"layout {name!r} cannot be imported: {error}; write module:function, importable on every worker"
-        raise RecipeError(msg) from error
-    if not callable(function):
-        msg = f"layout {name!r} is no function"
-        raise RecipeError(msg)
-    return function  # type: ignore[no-any-return]
 
 
 def layout_for(dataset_spec: DatasetSpec) -> Layout:
