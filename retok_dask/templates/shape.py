@@ -62,7 +62,8 @@ class Shape:
         content_close: text that closes content before the stop token.
         tails: (stop token, trailer) pairs that end a message, longest first.
         marker_stops: whether the next role marker ends a turn that ends with content.
-        empty: pattern of a block around nothing, at the start of a body.
+        empty: pattern of a block around nothing, or of the end of one whose beginning is
+            left out, at the start of a body.
         order: the order of the parts in a message that has all of them.
     """
 
@@ -159,7 +160,7 @@ def learn(
     shape.header = _header(leads, generation_prompt, traces, tokens)
     shape.prefill = generation_prompt[len(shape.header) :] if generation_prompt.startswith(shape.header) else ""
     shape.heads = _heads(found, shape.header, prompts)
-    _learn_gaps(shape, found)
+    _learn_gaps(shape, found, tokens)
     _learn_tails(shape, found, tokens, bos)
     orders = ["".join(part for part, _, _ in run.parts) for run in found]
     shape.order = max(orders, key=len, default="RCT")
@@ -258,7 +259,7 @@ def _rest(shape: Shape, lead: str) -> str:
     return lead[len(head) :]
 
 
-def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
+def _learn_gaps(shape: Shape, found: list[_Found], tokens: re.Pattern[str]) -> None:
     leads: dict[str, dict[str, None]] = {"R": {}, "C": {}, "T": {}}
     gaps: dict[str, dict[str, None]] = {"RC": {}, "RT": {}}
     for run in found:
@@ -274,8 +275,9 @@ def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
     opened = next(iter(leads["R"]), "").strip()
     # a first guess of what closes reasoning, to know an empty block when it is seen
     closes = [gap.strip() for gap in gaps["RC"]] or [_before(gap, leads["T"]).strip() for gap in gaps["RT"]]
-    shape.empty = _empty_block(opened, closes[0]) if opened and closes and closes[0] else ""
-    content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
+    closed = closes[0] if closes else ""
+    shape.empty = _empty_pattern(shape, opened, closed, leads["C"], tokens)
+    content = {lead: _scaffold_end(shape, lead, closed) for lead in leads["C"]}
     own = sorted({lead[end:] for lead, end in content.items()}, key=len, reverse=True)
     between = {}
     for gap in gaps["RC"]:
@@ -284,9 +286,10 @@ def _learn_gaps(shape: Shape, found: list[_Found]) -> None:
     closings = [gap[:cut] for gap, cut in between.items()]
     to_calls = [_before(gap, leads["T"]) for gap in gaps["RT"]]
     shape.reasoning_close = _common([*closings, *gaps["RT"]]) if closings else _common(to_calls)
-    if opened and shape.reasoning_close.strip():
-        shape.empty = _empty_block(opened, shape.reasoning_close.strip())
-        content = {lead: _scaffold_end(shape, lead) for lead in leads["C"]}
+    closed = shape.reasoning_close.strip()
+    if opened and closed:
+        shape.empty = _empty_pattern(shape, opened, closed, leads["C"], tokens)
+        content = {lead: _scaffold_end(shape, lead, closed) for lead in leads["C"]}
     shape.openings["C"] = tuple(sorted(content.items(), key=lambda item: -len(item[0])))
     shape.between = tuple(between.items())
 
@@ -296,13 +299,27 @@ def _before(gap: str, leads: Iterable[str]) -> str:
     return next((gap.removesuffix(lead) for lead in leads if lead.strip() and gap.endswith(lead)), gap)
 
 
-def _empty_block(opened: str, closed: str) -> str:
-    return r"\s*" + re.escape(opened) + r"\s*" + re.escape(closed) + r"\s*"
+def _empty_pattern(shape: Shape, opened: str, closed: str, leads: Iterable[str], tokens: re.Pattern[str]) -> str:
+    """What stands for reasoning that is not there: a block around nothing, or the last token of one alone.
+
+    An answer without reasoning may have that one where its prompt opened the block: ``</think>`` after a prompt that
+    ends with ``<think>`` or ``<think></think>``. No model wrote it there.
+    """
+    block = [r"\s*" + re.escape(opened) + r"\s*" + re.escape(closed) + r"\s*"] if opened and closed else []
+    ends = {lead.rstrip() for lead in leads if _ends_block(lead.strip(), shape.prefill, closed, tokens)}
+    return "|".join([*block, *map(re.escape, sorted(ends, key=len, reverse=True))])
 
 
-def _scaffold_end(shape: Shape, lead: str) -> int:
+def _ends_block(lead: str, prefill: str, closed: str, tokens: re.Pattern[str]) -> bool:
+    """Whether a content's lead is one token, not the prefill, that closes reasoning or that the prefill ends with."""
+    return lead != prefill and tokens.fullmatch(lead) is not None and (lead == closed or prefill.endswith(lead))
+
+
+def _scaffold_end(shape: Shape, lead: str, closed: str) -> int:
+    """Where what a content's lead says of reasoning that is not there ends."""
     match = re.match(shape.empty, lead) if shape.empty else None
-    return match.end() if match else 0
+    given = shape.prefill if closed and shape.prefill.rstrip().endswith(closed) else ""
+    return max(match.end() if match else 0, len(given) if lead.startswith(given) else 0)
 
 
 def _learn_tails(shape: Shape, found: list[_Found], tokens: re.Pattern[str], bos: str) -> None:

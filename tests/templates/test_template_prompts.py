@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from templates_common import TRAINED, chat, check_cover, public, public_texts, spans, trained
+from templates_common import TRAINED, chat, check_cover, load, public, public_texts, spans, trained
 
 from retok_dask.templates.probes import TOOLS, call
 from retok_dask.types import Conversation, RecordRejected, RejectReason
@@ -18,13 +18,21 @@ OWN_ENDS = {
     "llama-cpp-python/CohereForAI-c4ai-command-r-plus-tool_use":
         r"<\|START_OF_TURN_TOKEN\|><\|SYSTEM_TOKEN\|>Write 'Action:'.*",
     "llama-cpp-python/Qwen-QwQ-32B": r"<think>\n</think>$",
-    "llama-cpp-python/deepseek-ai-DeepSeek-V3.2": r"(\n\n)?<think></think>$",
+    "llama-cpp-python/deepseek-ai-DeepSeek-V3.2": r"<think></think>$",
     "llama-cpp-python/google-gemma-4-31B-it-interleaved": r"<\|channel>thought\n<channel\|>$",
     "llama-cpp-python/llama-cpp-deepseek-r1": r"<think>\n$",
 }  # fmt: skip
 """Templates that end each prompt with text that no written answer begins with: it opens or closes the reasoning, or
-tells how tools are called, which stands behind the last message wherever that is. With DeepSeek-V3.2 the newlines
-after the results of tools go with it: its answers begin with ``</think>`` alone, which counts as theirs."""
+tells how tools are called, which stands behind the last message wherever that is."""
+
+END_ALONE = [
+    ("llama-cpp-python/deepseek-ai-DeepSeek-V3.2", True),
+    ("llama-cpp-python/deepseek-ai-DeepSeek-V3.2", False),
+    ("llama-cpp-python/deepseek-ai-DeepSeek-V4", True),
+    ("llama-cpp-python/GLM-4.7-Flash", True),
+    ("llama-cpp-python/poolside-Laguna-XS.2", True),
+]
+"""Templates that write ``</think>`` without its beginning before an answer, with thinking on or off."""
 
 NEED_TOOLS = {
     "llama-cpp-python/CohereForAI-c4ai-command-r-plus-tool_use",
@@ -168,6 +176,24 @@ def test_what_closes_the_results_of_tools_is_not_the_models():
     row = public("trl/deepseek_r1_distill").render_whole(TALKS["calls"])
     answers = [(kind, text) for kind, owner, text in spans(row) if owner == 5]
     assert answers[:2] == [("header", "<｜tool▁outputs▁end｜>"), ("content", "done")]
+
+
+@pytest.mark.parametrize(("name", "thinking"), END_ALONE)
+def test_the_end_of_a_block_whose_beginning_is_left_out_is_not_the_models(name, thinking):
+    """Not before a text, not before a call, not after results; what closes reasoning that is there is."""
+    spec = {"kwargs": {"thinking": thinking, "enable_thinking": thinking}}
+    template = load(public_texts()[name], spec)
+    for talk in ("turns", "calls"):
+        row = template.render_whole(TALKS[talk])
+        assert re.search(r"(?<!<think>)</think>", row.text)
+        assert not [text for text in trained(row) if "think>" in text]
+        said = [text.strip() for kind, _, text in spans(row) if kind == "content"]
+        assert said == ["one", "two"] if talk == "turns" else ["done", "two"]
+    found = {
+        owner: text for kind, owner, text in spans(template.render_whole(TALKS["reasoned"])) if kind == "reasoning"
+    }
+    closed = {owner: "".join(text.split()) for owner, text in found.items()}
+    assert closed == ({1: "hmm</think>", 3: "so</think>"} if thinking else {})
 
 
 def test_reasoning_that_is_how_the_answer_begins_where_the_template_drops_it():
