@@ -35,7 +35,7 @@ def compare_written(first: str, second: str, *, rows: int | None = 20_000, conte
 
     Raises:
         UnfinishedOutput, OutputError: one of them is no finished run.
-        InputError: they have no row in common.
+        InputError: they have no row in common, or no row at all.
     """
     one, two = open_dataset(first), open_dataset(second)
     pair = _tokenizer(one), _tokenizer(two)
@@ -56,12 +56,19 @@ def compare_written(first: str, second: str, *, rows: int | None = 20_000, conte
                 break
         missing += len(wanted)
     if not common:
-        msg = (
-            f"{first!r} and {second!r} have no row in common: rows are matched by sample id, "
-            "which is made of data set, file and place; compare runs of the same input"
-        )
-        raise InputError(msg)
+        raise InputError(_nothing_in_common((first, one), (second, two)))
     return meter.result((missing, extra))
+
+
+def _nothing_in_common(*runs: tuple[str, TokenDataset]) -> str:
+    empty = [name for name, data in runs if not len(data)]
+    if empty:
+        who = f"neither {empty[0]!r} nor {empty[1]!r} has a row" if len(empty) > 1 else f"{empty[0]!r} has no row"
+        return f"{who} to compare: every record was left out or there was none; retok status says which"
+    return (
+        " and ".join(repr(name) for name, _ in runs) + " have no row in common: rows are matched by sample id, "
+        "which is made of data set, file and place; compare runs of the same input"
+    )
 
 
 def _tokenizer(data: TokenDataset) -> Tokenizer:

@@ -162,3 +162,22 @@ def test_markers_that_a_run_wrote_are_no_language(tmp_path):
     found = compare_written(run.url, run.url)
     assert set(found.languages) == {"Latin"}
     assert found.datasets["data"].bytes > len("Guten Tag"), "the separator is counted"
+
+
+def test_runs_without_a_row_in_common_say_why(documents, tmp_path):
+    """Other input, or no rows: in one, in both."""
+    (tmp_path / "other.jsonl").write_bytes(orjson.dumps({"text": "Guten Tag"}))
+
+    def run(name, path, **filters):
+        data = {"input": str(path), "mode": "text", "filters": filters}
+        return write_run(recipe("gpt2", data).with_changes(output=str(tmp_path / name)), tokenizer("gpt2")).url
+
+    one, other = run("one", documents), run("two", tmp_path / "other.jsonl")
+    none, nothing = (run(name, documents, min_tokens=1000) for name in ("none", "nothing"))
+    with pytest.raises(InputError, match=r"one' and '.*two' have no row in common"):
+        compare_written(one, other)
+    with pytest.raises(InputError, match=r"^neither '.*none' nor '.*nothing' has a row to compare"):
+        compare_written(none, nothing)
+    for pair in ((one, none), (none, one)):
+        with pytest.raises(InputError, match=r"^'\S*none' has no row to compare"):
+            compare_written(*pair)
