@@ -139,9 +139,14 @@ def lost_by_cut(
 
 
 def _trains_other(policy: LossMaskPolicy, encoded: Encoded, row: int, end: int, rendered: Rendered) -> bool:
-    """Whether a policy trains other segments of a row's first `end` tokens than it would of the whole row."""
+    """Whether a policy trains other segments of a row's first `end` tokens than it would of the whole row.
+
+    Not of a document, in which no policy has a message to choose.
+    """
     part = slice(int(encoded.seg_splits[row]), int(encoded.seg_splits[row + 1]))
     kinds, messages = encoded.seg_kind[part], encoded.seg_message[part]
+    if (messages < 0).all():
+        return False
     kept = int(np.count_nonzero(encoded.seg_start[part] < end))
     flags = [rendered.flags] if rendered.flags else None
     turns = np.array([rendered.turn])

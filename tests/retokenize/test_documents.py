@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retok_dask.completions import list_inputs, read_records
-from retok_dask.datasets import open_dataset, read_manifest
+from retok_dask.datasets import open_dataset, read_manifest, remask
 from retok_dask.errors import RecipeError
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.kernel.shuffle import shuffled
@@ -182,3 +182,22 @@ def sample_batch(number, rows):
             "input_ids": pa.array([list(range(row % 7)) for row in range(rows)], pa.list_(pa.int32())),
         }
     )
+
+
+def test_a_document_that_is_cut_to_its_bos_is_kept_or_left_out_alike_by_every_policy(tmp_path):
+    """None chooses among the messages of a document; another mask for the run finds the same rows."""
+    (tmp_path / "d.jsonl").write_bytes(orjson.dumps({"text": "Some words of a document."}))
+    for least in (0, 1):
+        data = {"input": str(tmp_path / "d.jsonl"), "mode": "text", "filters": {"min_trained_tokens": least}}
+        made = recipe("gpt2", data, documents={"bos": True}, max_length=1, truncation="right")
+        runs = {
+            policy: write_run(
+                made.with_changes(mask=policy, output=str(tmp_path / f"{policy}-{least}")), tokenizer("gpt2")
+            )
+            for policy in ("assistant", "last_assistant", "completion")
+        }
+        for policy, run in runs.items():
+            fresh, derived = read_manifest(run), remask(runs["assistant"].url, policy, f"{run.url}-derived").manifest
+            assert derived.content_digest == fresh.content_digest
+            assert fresh.total.samples == derived.total.samples == 1 - least
+            assert derived.total.filtered == fresh.total.filtered
