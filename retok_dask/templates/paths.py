@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from retok_dask.templates.prove import Form, Setting
     from retok_dask.templates.scan import Scan, Tools
 
-    Place = Callable[[list["Message"]], tuple[str, list[int]] | None]
+    Place = Callable[[list["Message"], int], tuple[str, list[int]] | None]
 
 Message = dict[str, Any]
 
@@ -42,8 +42,8 @@ _TRIES, _FAILURES = 256, 16
 _SHAPES, _MESSAGES = 4096, 64
 """Of how many shapes it is remembered how often they came, and the most messages that one may have."""
 
-_PIECES, _CHARACTERS = 4096, 1 << 16
-"""Pieces of a path, and characters of the template's own in it."""
+_CHARACTERS = 1 << 16
+"""Most characters of the template's own in a path."""
 
 _SURE = 3
 """So many rows of a path are rendered by the template too."""
@@ -58,7 +58,8 @@ class _Path:
     """One path.
 
     Args:
-        place: gives text and span starts of a conversation, None for one that takes another path.
+        place: gives text and span starts of a conversation; None for one that takes another path, or would be longer
+            than is said.
         rendered: the row that it was learned from.
         messages: of that row.
     """
@@ -73,9 +74,9 @@ class _Path:
         self._counts = {name: number for name, number in rendered.counts.items() if name != _REASONED}
         self._reasoned = [number for number, message in enumerate(messages) if message.get("reasoning_content")]
 
-    def render(self, messages: list[Message]) -> Rendered | None:
-        """A row, if it takes this path."""
-        found = self.place(messages)
+    def render(self, messages: list[Message], limit: int) -> Rendered | None:
+        """A row, if it takes this path and has no more than `limit` characters."""
+        found = self.place(messages, limit)
         if found is None:
             return None
         rendered = Rendered(found[0], found[1], [*self._kinds], [*self._owners])
@@ -124,9 +125,9 @@ class Paths:
     def render(self, shape: Hashable, messages: list[Message], limit: int) -> Rendered | None:
         """A row by a path that is known for sure; None if there is none, or it writes more than `limit` characters."""
         for path in self._paths.get(shape, ()):
-            rendered = path.render(messages)
+            rendered = path.render(messages, limit) if path.seen >= _SURE else None
             if rendered is not None:
-                return rendered if path.seen >= _SURE and len(rendered.text) <= limit else None
+                return rendered
         return None
 
     def learn(self, shape: Hashable, messages: list[Message], tools: Tools, rendered: Rendered | Runs) -> bool:
@@ -135,7 +136,7 @@ class Paths:
         No path is followed any more then. Spans that are still to be found are not compared.
         """
         for path in self._paths.get(shape, ()):
-            found = path.render(messages)
+            found = path.render(messages, len(rendered.text))
             if found is not None:
                 path.seen += isinstance(rendered, Rendered)
                 if found == rendered or (isinstance(rendered, Runs) and found.text == rendered.text):
@@ -175,7 +176,7 @@ class Paths:
         except (Untraced, Raised, RenderFailed, LimitReached):
             return None
         place = _function(steps.lines, parts, rendered.starts)
-        if place is None or place(messages) != (rendered.text, rendered.starts):
+        if place is None or place(messages, len(rendered.text)) != (rendered.text, rendered.starts):
             return None
         return _Path(place, rendered, messages)
 
@@ -192,7 +193,7 @@ def _symbolic(message: Message, number: int, steps: Steps) -> Message:
 def _function(lines: list[str], parts: tuple[str | Atom, ...], starts: list[int]) -> Place | None:
     """A path as a function of messages; None if a span begins within a field, or a field is empty."""
     texts = [part for part in parts if isinstance(part, str)]
-    if len(parts) > _PIECES or sum(map(len, texts)) > _CHARACTERS:
+    if sum(map(len, texts)) > _CHARACTERS:
         return None
     todo = iter([*starts, -1])
     start, position, own, lengths = next(todo), 0, 0, 0
@@ -213,9 +214,10 @@ def _function(lines: list[str], parts: tuple[str | Atom, ...], starts: list[int]
     if start >= 0:
         return None
     printed = ", ".join(part.name if isinstance(part, Atom) else repr(part) for part in parts)
+    code.append(f"if {f'n{lengths} + ' if lengths else ''}{own} > limit: return None")  # before it is made
     code.append(f"return ''.join(({printed},)), [{', '.join(found)}]")
     names: dict[str, Any] = {"__builtins__": {"len": len}}
     body = "\n    ".join(code)
-    exec(f"def place(m):\n    {body}", names)  # noqa: S102  lines of this module and of `symbols`, texts in them by repr
+    exec(f"def place(m, limit):\n    {body}", names)  # noqa: S102  lines of this module and of `symbols`, texts in them by repr
     place: Place = names["place"]
     return place

@@ -26,8 +26,11 @@ _COMPARED = {
 }
 
 
-_MOST_PARTS, _MOST_ASKED = 256, 2048
-"""Parts of a text that is asked about, and questions in all: a function of more is none that saves time."""
+_MOST_PARTS, _MOST_ASKED, _MOST_CHARACTERS = 4096, 2048, 1 << 16
+"""Parts of a text, questions in all, and characters of the template's own in one of them: more would save no time."""
+
+_MOST_ADDED = 16
+"""Parts of a text that is asked about: with many it could be larger than any text that a template may build."""
 
 
 class Untraced(BaseException):
@@ -89,10 +92,13 @@ class Symbol:
     def __init__(self, steps: Steps, parts: Iterable[str | Atom]) -> None:
         self.steps = steps
         self.parts = tuple(part for part in parts if part != "")
+        if len(self.parts) > _MOST_PARTS:  # a text that is empty now may be doubled again and again
+            raise Untraced
 
     @property
     def _code(self) -> str:
-        if len(self.parts) > _MOST_PARTS:
+        own = sum(len(part) for part in self.parts if isinstance(part, str))
+        if len(self.parts) > _MOST_ADDED or own > _MOST_CHARACTERS:
             raise Untraced
         return " + ".join(part.name if isinstance(part, Atom) else repr(part) for part in self.parts) or "''"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -186,12 +188,33 @@ def test_a_path_that_was_wrong_is_given_up_and_counted(monkeypatch):
     assert sum(row.counts.get("engine_mismatch", 0) for row in found) == 1
 
 
+def test_what_is_empty_in_a_row_makes_no_giant_either():
+    """Doubled again and again, an empty text stays empty; what stands for it would not."""
+    doubling = (
+        "{% set ns = namespace(t=text) %}{% for n in range(22) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}{{ ns.t }}"
+    )
+    template = unchecked(load(wrapped("{% if text | length < 2 %}" + doubling + "{% else %}{{ text }}{% endif %}")))
+    rows = [chat(("user", ""), ("assistant", f"fine {number}")) for number in range(12)]
+    tracemalloc.start()
+    try:
+        found = [template.render(row)[0].text for row in rows]
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert found == [template.reference_text(row) for row in rows]
+
+
 def test_a_path_prints_no_more_than_a_template_may():
-    template = unchecked(load(wrapped("{{ text }}" * 60)))
+    template = unchecked(load(wrapped("{{ text }}" * 600), engine="reference"))
     for _ in range(40):
         template.render(chat(("user", "short"), ("assistant", "fine")))
-    with pytest.raises(RecordRejected) as refused:
-        template.render(chat(("user", "long " * 40_000), ("assistant", "fine")))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordRejected) as refused:
+            template.render(chat(("user", "long " * 40_000), ("assistant", "fine")))
+        assert tracemalloc.get_traced_memory()[1] < 60e6
+    finally:
+        tracemalloc.stop()
     assert refused.value.reason == RejectReason.render_limit
 
 
