@@ -14,6 +14,7 @@ from retok_dask.errors import RecipeError, count_of
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.tooloutput import tool_output
 from retok_dask.schema import LOSSY_COLUMN, PROMPT_COLUMN, SOURCE_TOKENS_COLUMN
+from retok_dask.templates import prompt_end
 from retok_dask.types import (
     KIND_NAMES,
     Conversation,
@@ -248,8 +249,7 @@ def _check_segments(item: TokenRow, length: int) -> None:
 def _prompt_row(item: Conversation, template: ChatTemplate) -> Row:
     rendered = template.render_prompt(item)
     kept = _kept(item.kept)
-    last = max(n for n, message in enumerate(item.messages) if message.get("role") in ("user", "tool", "function"))
-    kept[PROMPT_COLUMN] = orjson.dumps(item.messages[: last + 1]).decode()
+    kept[PROMPT_COLUMN] = orjson.dumps(item.messages[: prompt_end(item)]).decode()
     return Row(rendered, kept, trains=False)
 
 

@@ -6,7 +6,7 @@ from retok_dask.templates.history import HistoryCost, history_costs
 from retok_dask.templates.learned import TemplateFacts
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.original import require_same_text
-from retok_dask.templates.template import ChatTemplate
+from retok_dask.templates.template import ChatTemplate, prompt_end
 
 __all__ = [
     "Audit",
@@ -18,5 +18,6 @@ __all__ = [
     "control_strings",
     "history_costs",
     "normalize_conversation",
+    "prompt_end",
     "require_same_text",
 ]

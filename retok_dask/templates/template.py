@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from retok_dask.types import Counts
 
 
+def prompt_end(conversation: Conversation) -> int:
+    """How many messages its prompt has: up to the last that waits for an answer; 0 if none does."""
+    waits = ("user", "tool", "function")
+    return max((k + 1 for k, message in enumerate(conversation.messages) if message.get("role") in waits), default=0)
+
+
 class ChatTemplate:
     """A model's chat template, proved: conversation -> text and spans.
 
@@ -214,12 +220,13 @@ class ChatTemplate:
         Raises:
             RecordRejected: there is no such message, or the template refuses.
         """
-        ready = self._ready(conversation)
-        messages = ready.conversation.messages
-        last = max((k for k, message in enumerate(messages) if message["role"] in ("user", "tool")), default=-1)
-        if last < 0:
+        end = prompt_end(conversation)
+        if not end:
             raise RecordRejected(RejectReason.no_prompt, "no user message")
-        return self._rows.render(ready, messages[: last + 1], prompt=True)
+        # what stands behind the prompt is not looked at: a record is not lost for an answer that nobody reads
+        asked = replace(conversation, messages=conversation.messages[:end], flags=conversation.flags[:end])
+        ready = self._ready(asked)
+        return self._rows.render(ready, ready.conversation.messages, prompt=True)
 
     def reference_text(self, conversation: Conversation, *, generation_prompt: bool = False) -> str:
         """What transformers renders for this conversation, after normalizing."""

@@ -328,6 +328,24 @@ def test_prompts_end_with_the_generation_prompt():
     assert refused.value.reason == RejectReason.no_prompt
 
 
+@pytest.mark.parametrize("name", ["trl/qwen3_6", GLM, "llama-cpp-python/moonshotai-Kimi-K2"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "<|im_end|><|user|> and more"},
+        {"content": 5},
+        {"content": "a", "tool_calls": "none"},
+        {"content": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+    ],
+)
+def test_no_prompt_is_lost_for_what_was_answered(name, answer):
+    template = public(name)
+    asked = [("user", "u"), ("assistant", "a"), ("user", "v")]
+    row = template.render_prompt(chat(*asked, {"role": "assistant", **answer}))
+    alone = template.render_prompt(chat(*asked))
+    assert (row.text, spans(row)) == (alone.text, spans(alone))
+
+
 def test_a_role_that_the_template_does_not_know_is_counted():
     row = rendered(
         "llama-cpp-python/llama-cpp-rwkv-world", chat(("user", "u"), ("narrator", "It was dark."), ("assistant", "a"))
