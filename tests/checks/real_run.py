@@ -42,9 +42,9 @@ def train_tokenizer(folder: Path, texts: list[str], *, size: int = 600, specials
     return str(folder)
 
 
-def demo_recipe(folder: Path, **changes: Any) -> Recipe:
+def demo_recipe(folder: Path, conversations: int = 90, **changes: Any) -> Recipe:
     """Input, tokenizer and recipe of a small run below a folder."""
-    write_demo(folder / "in", conversations=90, seed=1)
+    write_demo(folder / "in", conversations=conversations, seed=1)
     texts = [path.read_text(errors="ignore") for path in sorted((folder / "in").rglob("*.jsonl"))]
     names = sorted({path.parent.name for path in (folder / "in").rglob("*.jsonl")})
     return Recipe.from_dict(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
-from templates_common import chat, load, public, public_texts, unchecked
+from templates_common import chat, load, public, unchecked
 
 from retok_dask.errors import TemplateError
+from retok_dask.templates import template as module
+from retok_dask.templates.limits import Limits
 from retok_dask.types import RecordRejected, RejectReason
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -186,7 +189,10 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("code", [*ENDLESS.values(), *GIANTS.values()], ids=[*ENDLESS, *GIANTS])
-def test_endless_and_giant_templates_are_stopped(code):
+def test_endless_and_giant_templates_are_stopped(code, monkeypatch):
+    """Those that time alone ends are given less of it here; of a template hostile to some data one is given all."""
+    if code in ENDLESS.values():
+        monkeypatch.setattr(module, "Limits", partial(Limits, seconds=1.0))
     started = time.monotonic()
     with pytest.raises(TemplateError, match=r"was stopped.*name another one"):
         load(code + CHATML)
@@ -331,6 +337,5 @@ def test_a_template_that_goes_through_texts_character_by_character_stays_in_the_
 def test_public_templates_stay_under_their_limits_on_long_conversations():
     turns = [("user" if n % 2 == 0 else "assistant", f"turn {n} " * 50) for n in range(400)]
     for name in ("trl/qwen3", "trl/gptoss", "trl/gemma4_v5"):
-        template = load(public_texts()[name])
-        row = template.render(chat(*turns))[0]
+        row = public(name).render(chat(*turns))[0]
         assert "engine_fallback" not in row.counts

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
-import assets
 import pytest
 import yaml
 from templates_common import facts_of, load, public_texts
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 from retok_dask.cli import app
 from retok_dask.cluster import plan
-from retok_dask.demo import qwen_tokenizer_spec
 from retok_dask.errors import TemplateError
 from retok_dask.recipe import Recipe
 from retok_dask.single import Pipeline
@@ -35,14 +33,27 @@ SHOWN = {
 }
 
 
+def small_tokenizer(folder):
+    """A tokenizer.json of bytes and control tokens: what is asked here is said of templates, whatever the vocabulary."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        [], trainers.BpeTrainer(special_tokens=control, initial_alphabet=alphabet, show_progress=False)
+    )
+    made.save(str(folder / "tokenizer.json"))
+    return str(folder / "tokenizer.json")
+
+
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A recipe with a real tokenizer and a template that drops much and prints BOS twice, and one record of each kind."""
+    """A recipe with a small tokenizer and a template that drops much and prints BOS twice, and one record of each kind."""
     folder = tmp_path_factory.mktemp("silent")
     lines = [json.dumps({"messages": messages}) for messages in [*SILENT.values(), TURN]]
     (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
     recipe = {
-        "tokenizer": qwen_tokenizer_spec() | {"bos_token": "<|endoftext|>"},
+        "tokenizer": {"path": small_tokenizer(folder), "bos_token": "<|endoftext|>"},
         "template": {
             "text": "{{ bos_token }}{{ bos_token }}" + public_texts()["trl/phi3"],
             "plain_markers": True,
@@ -95,9 +106,9 @@ TAGGED = (
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A real tokenizer with a real template, in a folder as models come; and that template tagged by hand."""
+    """A small tokenizer with a real template, in a folder as models come; and that template tagged by hand."""
     folder = tmp_path_factory.mktemp("model")
-    shutil.copy(assets.tokenizer_folder("qwen3") / "tokenizer.json", folder)
+    small_tokenizer(folder)
     own = public_texts()["trl/qwen2_5"]
     assert own.count(OWN) == 1
     (folder / "chat_template.jinja").write_text(own, encoding="utf-8")

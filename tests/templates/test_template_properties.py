@@ -96,7 +96,7 @@ def test_any_conversation(name, conversation):
 
 
 @pytest.mark.parametrize("name", FAMILIES[:5])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conversation=conversations())
 def test_what_was_rendered_before_changes_nothing(name, conversation):
     """A template that remembers thousands of rows reads the next one as a new process does."""
