@@ -50,8 +50,7 @@ _SURE = 3
 
 _REASONED = "reasoning_chars"
 _TEXTS = frozenset({"content", "reasoning_content"})
-_WHOLE = frozenset({"system", "developer"})
-"""Roles whose contents are part of the shape: few differ, and where they lie in the head is searched for."""
+_SYSTEM = frozenset({"system", "developer"})
 
 
 class _Path:
@@ -108,16 +107,20 @@ class Paths:
         """What rows on one path have in common before anything is asked; None for a row that the template renders."""
         if scan.nested != b"" or not scan.safe or self._failures >= _FAILURES or len(messages) > _MESSAGES:
             return None
+        # beside tools, where a system message's text lies is searched for: it is part of the shape then
+        whole = _SYSTEM if scan.tools else frozenset()
         shape: list[Hashable] = [scan.tools]
         for message in messages:
             role, content = message["role"], message.get("content")
             if type(content) is not str:
                 return None
             shape += (len(message), *message, role)
-            if role == "assistant":
+            if role in whole:
+                shape.append(content)
+            elif role == "assistant" or role in _SYSTEM:
                 shape.append(outside(content, content.strip()))
             else:
-                shape.append(content if role in _WHOLE else not content)
+                shape.append(not content)
             if len(message) > 2:
                 shape += [outside(text, text.strip()) if name in _TEXTS else text for name, text in message.items()]
         return tuple(shape)
@@ -164,7 +167,12 @@ class Paths:
     def _follow(self, messages: list[Message], tools: Tools, rendered: Rendered) -> _Path | None:
         """The path of a row; None if it cannot be followed."""
         steps = Steps()
-        shown = [_symbolic(message, number, steps) for number, message in enumerate(messages)]
+        whole = _SYSTEM if tools else frozenset()
+        fields: list[Atom] = []
+        shown = [
+            message if message["role"] in whole else _symbolic(message, number, steps, fields)
+            for number, message in enumerate(messages)
+        ]
         if self._form.parts:
             shown = [message | {"content": [{"type": "text", "text": message["content"]}]} for message in shown]
         context = template_context(template_messages(shown), tools, self._setting.variables)
@@ -175,19 +183,22 @@ class Paths:
             parts = joined(steps, self._engine.printed(context, limits.floor)).parts
         except (Untraced, Raised, RenderFailed, LimitReached):
             return None
+        printed = {part.field for part in parts if isinstance(part, Atom)}
+        if any(field.value.strip() and field.name not in printed for field in fields):
+            return None  # what a template leaves out is noticed, and counted
         place = _function(steps.lines, parts, rendered.starts)
         if place is None or place(messages, len(rendered.text)) != (rendered.text, rendered.starts):
             return None
         return _Path(place, rendered, messages)
 
 
-def _symbolic(message: Message, number: int, steps: Steps) -> Message:
-    if message["role"] in _WHOLE:
-        return message
-    return {
-        name: Symbol(steps, [steps.atom(f"m[{number}][{name!r}]", text)]) if name in _TEXTS else text
-        for name, text in message.items()
-    }
+def _symbolic(message: Message, number: int, steps: Steps, fields: list[Atom]) -> Message:
+    """A message with symbols for its texts; their atoms are added to `fields`."""
+    shown = dict(message)
+    for name in _TEXTS & message.keys():
+        fields.append(steps.atom(f"m[{number}][{name!r}]", message[name]))
+        shown[name] = Symbol(steps, fields[-1:])
+    return shown
 
 
 def _function(lines: list[str], parts: tuple[str | Atom, ...], starts: list[int]) -> Place | None:

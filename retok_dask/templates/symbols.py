@@ -49,13 +49,13 @@ class Steps:
     _names: dict[str, str] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
 
-    def atom(self, code: str, value: str) -> Atom:
-        """The text that some code gives."""
+    def atom(self, code: str, value: str, field: str = "") -> Atom:
+        """The text that some code gives, made of a field or a field itself."""
         name = self._names.get(code)
         if name is None:
             name = self._names[code] = f"t{len(self._names)}"
             self.lines.append(f"{name} = {code}")
-        return Atom(name, value)
+        return Atom(name, value, field or name)
 
     def ask(self, code: str, answer: bool) -> bool:
         """Note what was asked, and that this run goes on with that answer."""
@@ -69,10 +69,17 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A text that differs from row to row: the variable that holds it, and what it is in this run."""
+    """A text that differs from row to row.
+
+    Attributes:
+        name: the variable that holds it.
+        value: what it is in this run.
+        field: the variable of the field that it is made of.
+    """
 
     name: str
     value: str
+    field: str
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
@@ -208,7 +215,9 @@ class Symbol:
         while parts:
             first = parts[0]
             if isinstance(first, Atom):
-                left = self.steps.atom(f"{first.name}.{method}({given})", getattr(first.value, method)(characters))
+                left = self.steps.atom(
+                    f"{first.name}.{method}({given})", getattr(first.value, method)(characters), first.field
+                )
                 parts[0] = left
                 if len(parts) == 1 or self._ask(left.name, bool(left.value)):
                     break

@@ -158,6 +158,36 @@ def test_rows_of_a_known_path_need_no_template(name, monkeypatch):
     assert answer(template, said("Another?", "Yes.\n\nIt is.")) == expected
 
 
+@pytest.mark.parametrize("name", ["trl/qwen3", "trl/gptoss", "trl/gemma4_v5", "trl/llama3_1"])
+def test_each_row_may_have_a_system_message_of_its_own(name, monkeypatch):
+    template = ChatTemplate.restore(public(name).reduce())
+    for number in range(24):
+        template.render(said(f"Question {number}?", "Yes.", system=f"You are number {number}."))
+    asked = said("Another?", "Yes.", system="Be kind.\n\nAnd brief.")
+    expected = answer(ChatTemplate.restore(template.reduce()), asked)
+    monkeypatch.setattr(Program, "rendering", lambda *_, **__: pytest.fail("rendered by the template"))
+    assert answer(template, asked) == expected
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "{% if message.role != 'tool' %}{{ text }}{% else %}called: a{% endif %}",
+        "{{ text if message.role != 'system' else 'a system' }}",
+    ],
+)
+def test_what_a_template_leaves_out_is_counted_in_each_row(piece):
+    """Its text may stand in the template's own by chance in the row that others would follow."""
+    template = unchecked(load(wrapped(piece)))
+    roles = ("system", "user", "assistant", "tool", "assistant")
+    for number in range(12):
+        template.render(chat(*[(role, "a" if role in ("system", "tool") else f"{role} {number}") for role in roles]))
+    asked = chat(*[(role, f"another {role}") for role in roles])
+    found = template.render(asked)[0].counts
+    assert found == ChatTemplate.restore(template.reduce()).render(asked)[0].counts
+    assert sum(found.values()) > 0
+
+
 @pytest.mark.parametrize(
     ("name", "history"),
     [(name, "whole") for name in FOLLOWED[::2] + OTHERWISE[::2]] + [(name, "per_turn") for name in FOLLOWED[1::4]],
