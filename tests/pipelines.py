@@ -10,6 +10,8 @@ from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.kernel import Kernel, UnitStats
 from retok_dask.recipe import Recipe
 from retok_dask.single import Pipeline
+from retok_dask.templates import ChatTemplate
+from retok_dask.templates.learned import State
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import KIND_NAMES, Record
 
@@ -42,8 +44,25 @@ def records(values: list[Any]) -> list[Record]:
     return [Record("a.jsonl", row, row * 1000, None, value) for row, value in enumerate(values)]
 
 
+_PROVED: dict[str, State] = {}
+_OF_TEMPLATES = {"template", "history", "control_tokens", "system", "normalize", "engine", "date"}
+
+
+def prove_once(made: Pipeline) -> None:
+    """Give a pipeline its template as a worker gets it, if one with the same settings was proved in this process before."""
+    if made.dataset.mode not in ("chat", "prompts") or "template" in made.__dict__:
+        return
+    settings = made.recipe.model_dump_json(include=_OF_TEMPLATES)
+    key = f"{settings} {made.tokenizer.digest} {made.tokenizer.special_tokens_map}"
+    if key in _PROVED:
+        made.__dict__["template"] = ChatTemplate.restore(_PROVED[key])
+    else:
+        _PROVED[key] = made.template.reduce()
+
+
 def outcome(made: Pipeline, values: list[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], UnitStats]:
     """Rows, rejects and counts of some records."""
+    prove_once(made)
     rows, left_out, stats = [], [], UnitStats()
     for batch in made.process(records(values)):
         rows += batch.samples.to_pylist()
