@@ -18,7 +18,7 @@ from retok_dask.templates.known import outside
 from retok_dask.templates.limits import LimitReached, Raised, RenderFailed
 from retok_dask.templates.marks import Runs
 from retok_dask.templates.symbolic import SymbolicEngine
-from retok_dask.templates.symbols import Atom, Steps, Symbol, Untraced, joined
+from retok_dask.templates.symbols import Atom, Steps, Symbol, Untraced, joined, parts_of
 from retok_dask.types import Rendered
 
 if TYPE_CHECKING:
@@ -133,13 +133,15 @@ class Paths:
                 return rendered
         return None
 
-    def learn(self, shape: Hashable, messages: list[Message], tools: Tools, rendered: Rendered | Runs) -> bool:
+    def learn(
+        self, shape: Hashable, messages: list[Message], limit: int, tools: Tools, rendered: Rendered | Runs
+    ) -> bool:
         """Compare a row with its path, or follow it if its shape comes often; False if a path was wrong.
 
         No path is followed any more then. Spans that are still to be found are not compared.
         """
         for path in self._paths.get(shape, ()):
-            found = path.render(messages, len(rendered.text))
+            found = path.render(messages, limit)
             if found is not None:
                 path.seen += isinstance(rendered, Rendered)
                 if found == rendered or (isinstance(rendered, Runs) and found.text == rendered.text):
@@ -180,7 +182,7 @@ class Paths:
         try:
             if self._engine is None:
                 self._engine = SymbolicEngine(self._tree, date=self._setting.date, limits=limits)
-            parts = joined(steps, self._engine.printed(context, limits.floor)).parts
+            parts = parts_of(joined(steps, self._engine.printed(context, limits.floor)))
         except (Untraced, Raised, RenderFailed, LimitReached):
             return None
         printed = {part.field for part in parts if isinstance(part, Atom)}

@@ -91,8 +91,9 @@ class Rows:
         program, tools, seen = ready.program, ready.conversation.tools, ready.scan
         paths = program.paths
         shape = None if ready.controls or prompt else paths.shape(messages, seen)
+        limit = program.setting.limits.size(seen.size)
         if shape is not None and not program.due:
-            known = paths.render(shape, messages, program.setting.limits.size(seen.size))
+            known = paths.render(shape, messages, limit)
             if known is not None:
                 program.rows += 1
                 return known
@@ -103,7 +104,7 @@ class Rows:
 
         found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=seen)
         if shape is not None and not counts:
-            counts["engine_mismatch"] += not paths.learn(shape, messages, tools, found)
+            counts["engine_mismatch"] += not paths.learn(shape, messages, limit, tools, found)
         return found
 
     def _build(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from jinja2.nativetypes import NativeEnvironment
 
 from retok_dask.templates.engines import JinjaEngine
 from retok_dask.templates.sandbox import GuardedSandbox
-from retok_dask.templates.symbols import Length, Symbol, joined
+from retok_dask.templates.symbols import Length, Symbol, printed, refuse
 from retok_dask.templates.syntax import GENERATION_CALL
 
 if TYPE_CHECKING:
@@ -28,36 +29,54 @@ class _SymbolicSandbox(GuardedSandbox):
     @staticmethod
     def concat(values: Iterable[Any]) -> Any:
         """What a macro or a block prints."""
-        listed = list(values)
-        found = next((value for value in listed if isinstance(value, Symbol)), None)
-        return "".join(map(str, listed)) if found is None else joined(found.steps, listed)
+        return printed([*values])
 
     def concat_guarded(self, *values: Any) -> Any:
         """See :class:`GuardedSandbox`."""
-        return self.concat(values) if any(isinstance(v, Symbol) for v in values) else super().concat_guarded(*values)
+        return printed([*values]) if any(isinstance(v, Symbol) for v in values) else super().concat_guarded(*values)
 
     def know_symbols(self) -> None:
-        """Symbols are texts to tests and filters that ask."""
-        for name in ("string", "sequence", "iterable"):
-            self.tests[name] = _or_symbol(self.tests[name], _yes)
-        for name in ("length", "count"):
-            self.filters[name] = _or_symbol(self.filters[name], Length)
-        self.filters["trim"] = _or_symbol(self.filters["trim"], Symbol.strip)
-        self.filters["replace"] = _or_symbol(self.filters["replace"], Symbol.replace)
-        self.filters["string"] = _or_symbol(self.filters["string"], _itself)
+        """Let filters and tests take symbols for texts; those that are not known to be right end the run."""
+        for name, filter_ in self.filters.items():
+            self.filters[name] = _knowing(filter_, _FILTERS.get(name, filter_ if name in _DEFAULTS else refuse))
+        for name, test in self.tests.items():
+            self.tests[name] = _knowing(test, test if name in _COMPARING else _TESTS.get(name, refuse))
 
 
-def _yes(_: Symbol) -> bool:
-    return True
+_DEFAULTS = frozenset({"default", "d"})
+_COMPARING = frozenset(
+    {"eq", "equalto", "==", "ne", "!=", "in", "gt", "greaterthan", ">", "lt", "lessthan", "<", "ge", ">=", "le", "<="}
+)
+"""Filters and tests that do what symbols and lengths say themselves."""
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "trim": Symbol.strip,
+    "replace": Symbol.replace,
+    "string": lambda value: value if isinstance(value, Symbol) else refuse(),
+    "length": Length,
+    "count": Length,
+}
 
 
-def _itself(symbol: Symbol) -> Symbol:
-    return symbol
+def _always(answer: bool) -> Callable[..., bool]:
+    return lambda value: answer if isinstance(value, Symbol) else refuse()
 
 
-def _or_symbol(other: Any, own: Callable[..., Any]) -> Callable[..., Any]:
-    def either(value: Any, *args: Any, **kwargs: Any) -> Any:
-        return own(value, *args, **kwargs) if isinstance(value, Symbol) else other(value, *args, **kwargs)
+_TESTS = {name: _always(True) for name in ("string", "sequence", "iterable", "defined")} | {
+    name: _always(False)
+    for name in ("undefined", "none", "mapping", "number", "integer", "float", "boolean", "true", "false", "callable")
+}
+
+
+def _knowing(function: Any, own: Any) -> Callable[..., Any]:
+    """A filter or test that leaves symbols and lengths, whichever argument they are, to another function."""
+    first = int(hasattr(function, "jinja_pass_arg"))  # those that want their context get it before the value
+
+    @wraps(function)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(value, Symbol | Length) for value in (*args, *kwargs.values())):
+            return own(*args[first:], **kwargs)
+        return function(*args, **kwargs)
 
     return either
 

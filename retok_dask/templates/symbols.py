@@ -82,7 +82,8 @@ class Atom:
     field: str
 
 
-def _refuse(*_: Any, **__: Any) -> NoReturn:
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    """End a run."""
     raise Untraced
 
 
@@ -92,35 +93,38 @@ class Symbol:
     Args:
         steps: where what is asked of it is noted.
         parts: none of the texts empty.
+
+    All its names but those of texts' own methods begin with an underscore: a
+    template that asks for another attribute must find none, as on a text.
     """
 
-    __slots__ = ("parts", "steps")
+    __slots__ = ("_parts", "_steps")
 
     def __init__(self, steps: Steps, parts: Iterable[str | Atom]) -> None:
-        self.steps = steps
-        self.parts = tuple(part for part in parts if part != "")
-        if len(self.parts) > _MOST_PARTS:  # a text that is empty now may be doubled again and again
+        self._steps = steps
+        self._parts = tuple(part for part in parts if part != "")
+        if len(self._parts) > _MOST_PARTS:  # a text that is empty now may be doubled again and again
             raise Untraced
 
     @property
     def _code(self) -> str:
-        own = sum(len(part) for part in self.parts if isinstance(part, str))
-        if len(self.parts) > _MOST_ADDED or own > _MOST_CHARACTERS:
+        own = sum(len(part) for part in self._parts if isinstance(part, str))
+        if len(self._parts) > _MOST_ADDED or own > _MOST_CHARACTERS:
             raise Untraced
-        return " + ".join(part.name if isinstance(part, Atom) else repr(part) for part in self.parts) or "''"
+        return " + ".join(part.name if isinstance(part, Atom) else repr(part) for part in self._parts) or "''"
 
     @property
     def _value(self) -> str:
-        return "".join(part.value if isinstance(part, Atom) else part for part in self.parts)
+        return "".join(part.value if isinstance(part, Atom) else part for part in self._parts)
 
     def _of(self, parts: Iterable[str | Atom]) -> Symbol:
-        return Symbol(self.steps, parts)
+        return Symbol(self._steps, parts)
 
     def _ask(self, code: str, answer: bool) -> bool:
-        return self.steps.ask(code, answer)
+        return self._steps.ask(code, answer)
 
     def __bool__(self) -> bool:
-        if any(isinstance(part, str) for part in self.parts):
+        if any(isinstance(part, str) for part in self._parts):
             return True
         return self._ask(self._code, bool(self._value))
 
@@ -135,10 +139,10 @@ class Symbol:
         return self._ask(f"{self._code} == {_text(other)!r}", self._value == other)
 
     def __add__(self, other: object) -> Symbol:
-        return joined(self.steps, (self, other)) if isinstance(other, str | Symbol) else _refuse()
+        return joined(self._steps, (self, other)) if isinstance(other, str | Symbol) else refuse()
 
     def __radd__(self, other: object) -> Symbol:
-        return joined(self.steps, (other, self)) if isinstance(other, str) else _refuse()
+        return joined(self._steps, (other, self)) if isinstance(other, str) else refuse()
 
     def __getitem__(self, item: object) -> NoReturn:
         if isinstance(item, str):
@@ -151,9 +155,13 @@ class Symbol:
             raise Untraced
         raise AttributeError(name)
 
-    __hash__ = None  # type: ignore[assignment]
-    __str__ = __repr__ = __format__ = __len__ = __iter__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
+    # none may raise what Jinja catches: a text can be a key, or a number
+    def __hash__(self) -> NoReturn:
+        raise Untraced
+
+    __index__ = __int__ = __float__ = refuse
+    __str__ = __repr__ = __format__ = __len__ = __iter__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __mul__ = __rmul__ = __mod__ = __rmod__ = refuse
 
     def startswith(self, prefix: object) -> bool:
         """As of texts."""
@@ -167,7 +175,7 @@ class Symbol:
         """As of texts whose separators are all the template's own; others are not followed."""
         between = _text(separator)
         pieces: list[list[str | Atom]] = [[]]
-        for part in self.parts:
+        for part in self._parts:
             first, *rest = part.split(between) if isinstance(part, str) and between else (part,)
             pieces[-1].append(first)
             pieces += [[piece] for piece in rest]
@@ -184,7 +192,7 @@ class Symbol:
         _text(new)
         return self._without(old)
 
-    def compared(self, sign: str, number: int) -> bool:
+    def _compared(self, sign: str, number: int) -> bool:
         """What a comparison of the length with a number says."""
         return self._ask(f"len({self._code}) {sign} {number}", _COMPARED[sign](len(self._value), number))
 
@@ -195,17 +203,17 @@ class Symbol:
 
     def strip(self, characters: str | None = None) -> Symbol:
         """As of texts."""
-        if len(self.parts) == 1:  # a few steps less, and nearly always so
-            return self._of(self._stripped([*self.parts], "strip", characters))
+        if len(self._parts) == 1:  # a few steps less, and nearly always so
+            return self._of(self._stripped([*self._parts], "strip", characters))
         return self.lstrip(characters).rstrip(characters)
 
     def lstrip(self, characters: str | None = None) -> Symbol:
         """As of texts."""
-        return self._of(self._stripped([*self.parts], "lstrip", characters))
+        return self._of(self._stripped([*self._parts], "lstrip", characters))
 
     def rstrip(self, characters: str | None = None) -> Symbol:
         """As of texts."""
-        return self._of(reversed(self._stripped([*reversed(self.parts)], "rstrip", characters)))
+        return self._of(reversed(self._stripped([*reversed(self._parts)], "rstrip", characters)))
 
     def _stripped(self, parts: list[str | Atom], method: str, characters: str | None) -> list[str | Atom]:
         """The parts without what a method takes off the first that has anything left."""
@@ -215,7 +223,7 @@ class Symbol:
         while parts:
             first = parts[0]
             if isinstance(first, Atom):
-                left = self.steps.atom(
+                left = self._steps.atom(
                     f"{first.name}.{method}({given})", getattr(first.value, method)(characters), first.field
                 )
                 parts[0] = left
@@ -240,7 +248,7 @@ class Length:
     def _compare(self, sign: str, other: object) -> bool:
         if type(other) is not int:
             raise Untraced
-        return self._of.compared(sign, other)
+        return self._of._compared(sign, other)
 
     __lt__ = partialmethod(_compare, "<")
     __le__ = partialmethod(_compare, "<=")
@@ -248,15 +256,31 @@ class Length:
     __ge__ = partialmethod(_compare, ">=")
     __eq__ = partialmethod(_compare, "==")
     __ne__ = partialmethod(_compare, "!=")
-    __hash__ = None  # type: ignore[assignment]
-    __bool__ = __str__ = __repr__ = __format__ = __index__ = __add__ = __radd__ = __getattr__ = _refuse
+
+    def __hash__(self) -> NoReturn:
+        raise Untraced
+
+    __bool__ = __str__ = __repr__ = __format__ = __index__ = __int__ = __float__ = __add__ = __radd__ = __getattr__ = (
+        refuse
+    )
+
+
+def parts_of(symbol: Symbol) -> tuple[str | Atom, ...]:
+    """The texts and atoms that a symbol consists of."""
+    return symbol._parts
+
+
+def printed(values: list[Any]) -> Any:
+    """Values one after the other, as they are printed: a text, or a symbol if there is one among them."""
+    found = next((value for value in values if isinstance(value, Symbol)), None)
+    return "".join(map(str, values)) if found is None else joined(found._steps, values)
 
 
 def joined(steps: Steps, values: Iterable[Any]) -> Symbol:
-    """Values one after the other, as they are printed."""
+    """Values one after the other, as a symbol."""
     parts: list[str | Atom] = []
     for value in values:
-        parts += value.parts if isinstance(value, Symbol) else [str(value)]
+        parts += value._parts if isinstance(value, Symbol) else [str(value)]
     return Symbol(steps, parts)
 
 

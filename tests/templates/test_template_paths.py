@@ -92,6 +92,15 @@ ASKING = {
     "sorted": "{{ text }}{% for m in messages | sort(attribute='content') %}{{ m.role[0] }}{% endfor %}",
     "chosen": "{{ text }}{% if messages | selectattr('content') | list | length > 1 %}[some]{% endif %}",
     "the rest": "{% for m in messages %}{% if 'x' in m.content %}!{% endif %}{% endfor %}{{ text }}",
+    "has parts": "{% if text.parts is undefined and 'x' in text %}[!]{% endif %}{{ text }}",
+    "has steps": "{% if not text['steps'] and 'x' in text %}[!]{% endif %}{{ text }}",
+    "as a number": "{% if text | int > 5 %}[!]{% endif %}{{ text }}",
+    "as a real number": "{% if text | float > 5 %}[!]{% endif %}{{ text }}",
+    "of an object": "{{ {'x': '[!]'}[text] }}{{ text }}",
+    "length is a number": "{% if text | length is number and 'x' in text %}[!]{% endif %}{{ text }}",
+    "length as it is": "{% if text | length | default(0) > 10 %}[!]{% endif %}{{ text }}",
+    "default is a text": "{{ nothing | default(text) }}",
+    "joined by it": "{% if ['a', 'b'] | join(text) == 'axb' %}[!]{% endif %}{{ text }}",
     "much": "{% for n in range(90) %}{% if (n ~ 'x') in text %}[!]{% endif %}{% endfor %}{{ text }}",
     "more and more": "{% set ns = namespace(t='') %}{% for n in range(90) %}{% set ns.t = ns.t ~ text ~ n %}"
     "{% if 'xx' in ns.t %}{% endif %}{% endfor %}{{ text }}",
@@ -208,10 +217,11 @@ def test_known_paths_change_nothing(name, history, texts, reasoning, system):
     assert answer(unchecked(warm), asked) == answer_of_the_template(warm, asked)
 
 
-def test_a_path_that_was_wrong_is_given_up_and_counted(monkeypatch):
+@pytest.mark.parametrize("marks", [("[!]", ""), ("", "[!]")])
+def test_a_path_that_was_wrong_is_given_up_and_counted(monkeypatch, marks):
     """Should a question go unnoticed, the comparison of a path's first rows with the template's finds it."""
     monkeypatch.setattr(symbols.Steps, "ask", lambda _, __, answer: answer)
-    template = load(wrapped("{% if 'x' in text %}[!]{% endif %}{{ text }}"))
+    template = load(wrapped(f"{{% if 'x' in text %}}{marks[0]}{{% else %}}{marks[1]}{{% endif %}}{{{{ text }}}}"))
     rows = [chat(("user", text), ("assistant", "fine")) for text in "abcdefgxhijkx"]
     found = [unchecked(template).render(row)[0] for row in rows]
     assert [row.text for row in found] == [template.reference_text(row) for row in rows]
