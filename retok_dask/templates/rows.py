@@ -99,8 +99,7 @@ class Rows:
                 return known
 
         def read(marked: str, marks: Marks) -> Rendered | Runs:
-            usual = None if escape or prompt else program.usual.read(marked, marks, messages, tools)
-            return usual or unmark(marked, marks)
+            return unmark(marked, marks) if escape or prompt else program.usual.read(marked, marks, messages, tools)
 
         found = program.rendering(messages, tools, counts, read, prompt=prompt, mark=escape, seen=seen)
         if shape is not None and not counts:

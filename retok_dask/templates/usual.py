@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable
 
-    from retok_dask.templates.marks import Marks
+    from retok_dask.templates.marks import Marks, Runs
     from retok_dask.templates.segments import BodyParser
     from retok_dask.types import Counts
 
@@ -73,8 +73,8 @@ class UsualRows:
         self._token = token
         self._heads: dict[tuple[str, str | None, bool], _KnownHead | None] = {}
 
-    def read(self, marked: str, marks: Marks, messages: list[Message], tools: Tools) -> Rendered | None:
-        """The spans of a rendering, or None if anything in it is not as usual.
+    def read(self, marked: str, marks: Marks, messages: list[Message], tools: Tools) -> Rendered | Runs:
+        """The spans of a rendering, or its runs if anything in it is not as usual.
 
         Args:
             marked: the rendering with its marks.
@@ -85,15 +85,16 @@ class UsualRows:
         system = leading_system(messages)
         begins = 0 if system is None else 1
         if begins == len(messages):
-            return None
+            return unmark(marked, marks)
         head, *pieces = marked.split(marks.begin)
         first, says, runs = _texts_by_mark(pieces, marks.end, begins)
         if says == _numbers(begins, len(messages)):
-            return self._read(marks.begin.join((head, *pieces[:first])), runs, marks, messages, tools)
+            row = self._read(marks.begin.join((head, *pieces[:first])), runs, marks, messages, tools)
+            return row or unmark(marked, marks)
         found = unmark(marked, marks)
         first = next((n for n, owner in enumerate(found.owners) if owner >= begins), 0)
         if found.escapes or found.fields or not _in_order(found.owners[first:], begins, len(messages)):
-            return None
+            return found
         before = "".join(
             f"{marks.make(str(n)) if n >= 0 else ''}{text}"
             for n, text in zip(found.owners[:first], found.texts, strict=False)
@@ -103,7 +104,7 @@ class UsualRows:
             counts: Counts = defaultdict(int)
             keep_to_tags(row, found.generated, counts)
             row.counts |= counts
-        return row
+        return row or found
 
     def _read(self, head: str, runs: list[str], marks: Marks, messages: list[Message], tools: Tools) -> Rendered | None:
         """The spans of a rendering that is cut into its head, a text for each message, and what may follow them."""
