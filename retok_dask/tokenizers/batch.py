@@ -81,8 +81,8 @@ class BatchEncoder:
     def encode(self, rows: Sequence[Rendered]) -> Encoded:
         """Ids and segments of a batch; rows that fail are empty and named."""
         guarded = set(self._guarded(rows)) if self.fast is not None else set()
-        simple = self.fast is not None and (self._normalize is None or self.composer is not None)
-        job = _Job(rows, measure(rows, self._normalize, leave_few=simple, but_not=guarded), guarded)
+        leaves = self.fast is not None and (self._normalize is None or self.composer is not None)
+        job = _Job(rows, measure(rows, self._normalize, leave=leaves, but_not=guarded), guarded)
         for number, detail in job.measured.failed.items():
             job.fail(number, RejectReason.lone_surrogate, detail)
         if max(map(len, job.texts), default=0) > WHOLE:

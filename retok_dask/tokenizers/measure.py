@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,17 +13,19 @@ from retok_dask.tokenizers.align import Spans
 from retok_dask.tokenizers.nfc import IF_IN_ORDER, STAYS, nfc_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import numpy.typing as npt
 
     from retok_dask.types import Rendered
 
     Int64 = npt.NDArray[np.int64]
-    Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
-FEW = 3
-"""Spans of a row, such as a document's, that are measured one by one."""
+_FIRST = -64
+"""Bytes of UTF-8 that begin a character are from here on, as signed numbers; those below continue one."""
+
+_WORD = 64
+_ALL = np.uint64(2**64 - 1)
 
 STRETCH = 1 << 18
 """Characters that are looked at in one go: of a long text, or of several rows."""
@@ -60,19 +62,8 @@ class Measured:
 
     def measure_later(self, rows: Sequence[Rendered]) -> None:
         """Measure the rows that were left, once an engine has seen their texts: Python keeps the bytes that it made."""
-        bounds: list[int] = []
-        for number in self.later:
-            row = rows[number]
-            text, half = row.text, len(row.text) // 2
-            total = len(text.encode())
-            for start in row.starts:
-                near = text[:start] if start < half else text[start:]
-                bounds.append(len(near.encode()) if start < half else total - len(near.encode()))
-            bounds.append(total)
-            self.text_bytes[number] = total
-        chosen = np.zeros(len(rows), np.bool_)
-        chosen[self.later] = True
-        self.bounds[np.repeat(chosen, self.counts + 1)] = bounds
+        _to_bytes(self, rows, self.later)
+        self.text_bytes[self.later] = self.row_bytes()[self.later]
 
     def drop(self, number: int, row: Rendered) -> None:
         """Forget a row that was left for later, whose text is no text."""
@@ -90,7 +81,7 @@ def measure(
     rows: Sequence[Rendered],
     normalize: Callable[[str], str] | None,
     *,
-    leave_few: bool = False,
+    leave: bool = False,
     but_not: Collection[int] = (),
 ) -> Measured:
     """Measure every span of every row.
@@ -100,7 +91,7 @@ def measure(
         normalize: brings one text into NFC, None for tokenizers that do not.
             Each span is normalized by itself; whether that is what the
             tokenizer made of the row is checked on its ids.
-        leave_few: leave rows of few spans for later, when an engine has seen them; nothing is known of them till then.
+        leave: leave ordinary rows for later, when an engine has seen them; nothing is known of them till then.
         but_not: rows that no engine will see.
     """
     characters: list[int] = []
@@ -110,23 +101,21 @@ def measure(
     counts = np.array([len(row.starts) for row in rows], np.int64)
     found = Measured(np.array(characters, np.int64), counts)
     wide = [number for number, row in enumerate(rows) if not row.text.isascii()]
-    if leave_few:
-        found.later = [number for number in wide if _is_simple(rows[number]) and number not in but_not]
-        wide = sorted({*wide}.difference(found.later))
-    long = [number for number in wide if len(rows[number].text) > STRETCH]
-    worst: dict[int, int] = {}
-    for units in _code_units(rows, [number for number in wide if number not in long], found.failed):
-        worst |= _to_bytes(found, units)
-    for number in long:
-        worst[number] = _long_to_bytes(found, number, rows[number])
+    if leave:
+        found.later = [number for number in wide if _is_ordinary(rows[number]) and number not in but_not]
+    now = sorted({*wide}.difference(found.later))
+    found.failed = {number: problem for number in now if (problem := lone_surrogate(rows[number].text))}
+    now = [number for number in now if number not in found.failed]
+    _to_bytes(found, rows, [number for number in now if len(rows[number].text) <= STRETCH])
+    marks = {number: _long_to_bytes(found, number, rows[number]) for number in now if len(rows[number].text) > STRETCH}
     for number in found.failed:
         found.bounds[found.part(number)] = 0
     found.text_bytes = found.row_bytes()
     for number in found.failed:
         found.text_bytes[number] = len(rows[number].text.encode("utf-8", "replace"))
-    for number, marks in worst.items():
-        if normalize is not None and number not in found.failed:
-            found.settle(number, rows[number], marks, normalize)
+    if normalize is not None:
+        for number in now:
+            found.settle(number, rows[number], marks.get(number) or worst_mark(rows[number].text), normalize)
     return found
 
 
@@ -145,100 +134,47 @@ def worst_mark(text: str) -> int:
     return int(nfc_classes().take(points, mode="clip").max())
 
 
-def _is_simple(row: Rendered) -> bool:
-    return len(row.starts) <= FEW and len(row.text) <= STRETCH and not row.escapes
+def _is_ordinary(row: Rendered) -> bool:
+    return len(row.text) <= STRETCH and not row.escapes
 
 
-@dataclass(slots=True)
-class _Units:
-    """The characters of several rows as numbers, one after the other."""
+def _to_bytes(found: Measured, rows: Sequence[Rendered], numbers: Sequence[int]) -> None:
+    """Turn the bounds of some rows from characters into bytes; the rows in ascending order."""
+    if not numbers:
+        return
+    chosen = np.zeros(len(rows), np.bool_)
+    chosen[numbers] = True
+    mine = np.repeat(chosen, found.counts + 1)
+    each = found.counts[chosen] + 1
+    data = [rows[number].text.encode() for number in numbers]
+    characters = np.array([0, *accumulate(len(rows[number].text) for number in numbers)][:-1], np.int64)
+    size = np.array([0, *accumulate(map(len, data))][:-1], np.int64)
+    places = byte_places(b"".join(data), found.bounds[mine] + np.repeat(characters, each))
+    found.bounds[mine] = places - np.repeat(size, each)
 
-    rows: list[int]
-    splits: Int64
-    values: Unsigned
 
+def byte_places(text: bytes, characters: Int64) -> Int64:
+    """At which byte of a text in UTF-8 each of some characters begins; its length for the one after the last.
 
-def _code_units(rows: Sequence[Rendered], wanted: Iterable[int], failed: dict[int, str]) -> Iterator[_Units]:
-    """The rows with 16 bits a character where that is enough, with 32 where a row has an emoji or its like.
-
-    Some at a time, so that all that is computed of them stays in the processor's cache.
+    The bytes that begin a character are the ones of 64-bit words: those are counted, and of the word in
+    which a character lies half after half is left, so that no number is made for each byte.
     """
-    waiting: dict[type[np.unsignedinteger[Any]], dict[int, bytes]] = {np.uint16: {}, np.uint32: {}}
-    sizes = dict.fromkeys(waiting, 0)
-    for number in wanted:
-        text = rows[number].text
-        try:
-            data = text.encode("utf-16-le")
-        except UnicodeEncodeError:
-            failed[number] = lone_surrogate(text)
-            continue
-        narrow = len(data) == 2 * len(text)
-        dtype = np.uint16 if narrow else np.uint32
-        waiting[dtype][number] = data if narrow else text.encode("utf-32-le")
-        sizes[dtype] += len(text)
-        if sizes[dtype] >= STRETCH:
-            yield _joined(rows, waiting[dtype], dtype)
-            waiting[dtype], sizes[dtype] = {}, 0
-    for dtype, parts in waiting.items():
-        if parts:
-            yield _joined(rows, parts, dtype)
-
-
-def _joined(rows: Sequence[Rendered], parts: dict[int, bytes], dtype: type[np.unsignedinteger[Any]]) -> _Units:
-    splits = np.array([0, *accumulate(len(rows[number].text) for number in parts)], np.int64)
-    return _Units([*parts], splits, np.frombuffer(b"".join(parts.values()), dtype))
-
-
-def _to_bytes(found: Measured, units: _Units) -> dict[int, int]:
-    """Turn the bounds of some rows from characters into bytes; gives the rows with marks, and of what class."""
-    group = np.full(found.counts.size, -1, np.int64)
-    group[units.rows] = np.arange(len(units.rows))
-    owner = np.repeat(group, found.counts + 1)
-    mine = np.flatnonzero(owner >= 0)
-    owner = owner[mine]
-    wide = _Wide.of(units.values)
-    at = found.bounds[mine] + units.splits[owner]
-    found.bounds[mine] += wide.extra_before(at) - wide.extra_before(units.splits)[owner]
-    classes = nfc_classes().take(wide.points, mode="clip")
-    if not classes.any():
-        return {}
-    marked = np.flatnonzero(classes)
-    worst = np.zeros(len(units.rows), np.uint8)
-    places = marked if wide.places is None else wide.places[marked]
-    np.maximum.at(worst, np.searchsorted(units.splits, places, side="right") - 1, classes[marked])
-    return {units.rows[number]: int(worst[number]) for number in np.flatnonzero(worst).tolist()}
-
-
-@dataclass(slots=True)
-class _Wide:
-    """Characters of more than one byte.
-
-    Attributes:
-        places: where they stand; None where so many are wide that all characters are taken.
-        points: what they are.
-        extra: 0, and how many bytes more than characters there are up to each of them.
-    """
-
-    places: Int64 | None
-    points: Unsigned
-    extra: Int64
-
-    @classmethod
-    def of(cls, values: Unsigned) -> Self:
-        is_wide = values >= 0x80
-        many = 2 * np.count_nonzero(is_wide) > values.size
-        places = None if many else np.flatnonzero(is_wide)
-        points = values if places is None else values.take(places)
-        more = (points >= 0x800).view(np.int8) + (is_wide.view(np.int8) if places is None else np.int8(1))
-        if points.dtype == np.uint32:
-            more += points >= 0x10000
-        extra = np.zeros(points.size + 1, np.int64)
-        np.cumsum(more, out=extra[1:])
-        return cls(places, points, extra)
-
-    def extra_before(self, characters: Int64) -> Int64:
-        """Bytes more than characters before each of some characters."""
-        return self.extra[characters if self.places is None else np.searchsorted(self.places, characters)]
+    begins = np.packbits(np.frombuffer(text, np.int8) >= _FIRST, bitorder="little")
+    words = np.full(len(text) // _WORD + 1, -1, np.int64).view(np.uint64)
+    words.view(np.uint8)[: begins.size] = begins
+    words[-1] |= _ALL << np.uint64(len(text) % _WORD)  # as if characters of one byte followed
+    before = np.zeros(words.size + 1, np.int64)
+    np.cumsum(np.bitwise_count(words), out=before[1:])
+    inside = np.searchsorted(before, characters, side="right") - 1
+    word, rank, place = words[inside], characters - before[inside], inside * _WORD
+    for width in (32, 16, 8, 4, 2, 1):
+        low = word & np.uint64((1 << width) - 1)
+        count = np.bitwise_count(low)
+        is_high = rank >= count
+        word = np.where(is_high, word >> np.uint64(width), low)
+        rank -= count * is_high
+        place += width * is_high
+    return place
 
 
 def _long_to_bytes(found: Measured, number: int, row: Rendered) -> int:
