@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from benchmarks.harness import CACHE, in_process, mid, overlapped, save, show
+from benchmarks.harness import CACHE, in_process, mid, save, show
 from benchmarks.inputs import write
 
 COUNTS = (2, 8, 40, 84, 160)
 MESSAGE_BYTES = 1200
 
 
-def main(size: int = 16_000_000, repeats: int = 3) -> None:
+def main(size: int = 16_000_000, repeats: int = 7) -> None:
     """Trajectories of 2 to 160 messages, all messages alike in size."""
-    cases = {}
+    sources = {}
     for count in COUNTS:
         path = CACHE / "bench" / f"messages-{count}-{size}.jsonl"
-        source = str(write(path, "agent", size, messages=count, characters=count * MESSAGE_BYTES))
-        cases[str(count)] = partial(in_process, "benchmarks.pipeline:end_to_end", {"source": source})
-    runs = overlapped(cases, repeats)
+        sources[str(count)] = str(write(path, "agent", size, messages=count, characters=count * MESSAGE_BYTES))
+    runs = in_process("benchmarks.pipeline:in_turn", {"sources": sources, "repeats": repeats})
     speeds = {count: tries[0]["tokens"] / mid(tries, "cpu") for count, tries in runs.items()}
     per_kb = {count: mid(tries, "cpu") * 1e6 / (tries[0]["bytes"] / 1024) for count, tries in runs.items()}
     spread = max(speeds.values()) / min(speeds.values()) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import hashlib
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,15 @@ class Pipeline:
 
     def run(self) -> UnitStats:
         """Read, encode and commit every unit; the counts of their receipts."""
-        folder = OutputFolder(self.recipe.output)
+        return self.run_into(self.recipe)
+
+    def run_into(self, recipe: Recipe) -> UnitStats:
+        """The same for another recipe, that differs in input and output alone."""
+        folder = OutputFolder(recipe.output)
         total = UnitStats()
-        for unit in list_inputs(self.recipe).units:
+        for unit in list_inputs(recipe).units:
             with UnitWriter(folder, unit) as committing:
-                for batch in self.kernel.process(read_records(unit, self.dataset, self.recipe)):
+                for batch in self.kernel.process(read_records(unit, recipe.datasets[0], recipe)):
                     committing.write(batch)
             assert committing.receipt is not None
             total += UnitStats.from_dict(committing.receipt.stats)
@@ -78,6 +83,24 @@ def end_to_end(source: str, **changes: Any) -> dict[str, Any]:
         "engines": pipeline.engines,
         **digests,
     }
+
+
+def in_turn(sources: dict[str, str], repeats: int) -> dict[str, list[dict[str, Any]]]:
+    """Encode several files in one process, in turn and several times over: what each costs a worker that is long at work."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
+    with tempfile.TemporaryDirectory() as scratch:
+        pipeline = Pipeline(recipe_for(next(iter(sources.values())), str(Path(scratch, "out"))))
+        for number in range(repeats):
+            for name, source in sources.items():
+                answer: dict[str, Any] = {"bytes": Path(source).stat().st_size, "engines": pipeline.engines}
+                output = Path(scratch, f"{name}-{number}")
+                with measured(answer):
+                    stats = pipeline.run_into(recipe_for(source, str(output)))
+                answer |= {"tokens": stats.tokens, "trained": stats.loss_tokens, "seconds": dict(stats.seconds)}
+                answer["written"] = sum(path.stat().st_size for path in output.glob("data/**/*.parquet"))
+                shutil.rmtree(output)
+                found[name].append(answer)
+    return found
 
 
 def commits(source: str, **changes: Any) -> dict[str, Any]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from benchmarks.harness import CACHE, in_process, mid, overlapped, save, show
+from benchmarks.harness import CACHE, in_process, mid, save, show
 from benchmarks.inputs import write
 
 STAGES = ("read", "parse", "render", "encode", "mask", "write")
 
 
-def main(size: int = 32_000_000, repeats: int = 3) -> None:
+def main(size: int = 32_000_000, repeats: int = 5) -> None:
     """CPU time a stage where the pipeline itself takes its times, per KB of JSON lines."""
-    cases = {}
-    for kind in ("chat", "agent", "completion"):
-        source = str(write(CACHE / "bench" / f"{kind}-{size}.jsonl", kind, size))
-        cases[kind] = partial(in_process, "benchmarks.pipeline:end_to_end", {"source": source})
-    runs = overlapped(cases, repeats)
+    kinds = ("chat", "agent", "completion")
+    sources = {kind: str(write(CACHE / "bench" / f"{kind}-{size}.jsonl", kind, size)) for kind in kinds}
+    runs = in_process("benchmarks.pipeline:in_turn", {"sources": sources, "repeats": repeats})
     found, table = {}, []
     for kind, tries in runs.items():
         size_kb = tries[0]["bytes"] / 1024
