@@ -104,6 +104,29 @@ def test_batches_equal_single_rows(name):
         assert alone.shared[0] == encoded.shared[number]
 
 
+@pytest.mark.parametrize("name", BYTE_LEVEL)
+def test_boundaries_anywhere_in_long_texts_of_any_width(name):
+    """Characters of one to four bytes, many words of 64 bytes long, in one batch; a boundary at each place in turn."""
+    tokenizer = load(name)
+    texts = ["".join(part) * 40 for part in (["a", "é"], ["中文"], ["😀a"], ["é中😀b"], ["ab" * 31, "😀"], ["word "])]
+    rows = [cut_at(text, range(step, len(text), step)) for text in texts for step in (1, 7, 63, 64, 65)]
+    encoded = tokenizer.encode(rows)
+    check_cover(encoded)
+    assert not encoded.failed
+    for number, row in enumerate(rows):
+        parts = [part.encode() for part in span_texts(row)]
+        bounds = dict(enumerate(zip(np.cumsum([0, *map(len, parts)]), np.cumsum([*map(len, parts)]), strict=False)))
+        ids = row_ids(encoded, number)
+        ends = np.cumsum([0, *(len(tokenizer.decode_bytes([index])) for index in ids)])
+        assert ends[-1] == len(row.text.encode())
+        for start, end, _, message in segments(encoded, number):  # a shared token may stick out at either end
+            first, last = bounds[message]
+            assert ends[start + 1] > first
+            assert ends[end - 1] < last
+            assert ends[start] == first or encoded.shared[number]
+            assert ends[end] == last or encoded.shared[number]
+
+
 @pytest.mark.parametrize("name", ["qwen3_6", "llama3_1", "gptoss", "llama2", "deepseek_v3"])
 def test_answers_that_start_or_end_awkwardly(name):
     """A04: leading blanks, newlines, split emoji, trailing blanks, decomposed letters."""

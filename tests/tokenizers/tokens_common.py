@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def whole(text: str, escapes: list[tuple[int, int]] | None = None) -> Rendered:
     return Rendered(text, [0], [Kind.content], [0], escapes=escapes or [])
 
 
-def cut_at(text: str, cuts: list[int]) -> Rendered:
+def cut_at(text: str, cuts: Iterable[int]) -> Rendered:
     """A text with a span boundary at each of some characters."""
     starts = sorted({0, *(cut for cut in cuts if 0 < cut < len(text))})
     return Rendered(text, starts, [KINDS[i % 5] for i in range(len(starts))], list(range(len(starts))))
