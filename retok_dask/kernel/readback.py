@@ -10,11 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DECODER = json.JSONDecoder()
-_NAME = re.compile(r"[\w.\-/]+$")
 _XML_CALL = re.compile(r"<function=([^>\n]+)>\n?(.*?)</function>", re.DOTALL)
-_XML_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>", re.DOTALL)
+_XML_ARGUMENT = re.compile(r"<parameter=(?P<key>[^>\n]+)>(?:\n(?P<value>.*?)\n|(?P<bare>.*?))</parameter>", re.DOTALL)
 _PAIRED_CALL = re.compile(r"<tool_call>\s*([\w.\-/]+)\n?(.*?)</tool_call>", re.DOTALL)
-_PAIRED_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_PAIRED_ARGUMENT = re.compile(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
+_INVOKE_CALL = re.compile(r"<(?:｜DSML｜)?invoke name=\"([^\"\n]+)\">\n?(.*?)</(?:｜DSML｜)?invoke>", re.DOTALL)
+_INVOKE_ARGUMENT = re.compile(
+    r"<(?:｜DSML｜)?parameter name=\"(?P<key>[^\"\n]+)\"(?: string=\"(?P<text>true|false)\")?>(?P<value>.*?)"
+    r"</(?:｜DSML｜)?parameter>",
+    re.DOTALL,
+)
+_BEFORE_ARGUMENTS = 400
+"""Characters before the JSON of a call's arguments in which its name and id stand."""
 
 
 def json_objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -32,25 +39,46 @@ def json_objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 def read_tools(text: str) -> list[dict[str, Any]]:
     """Function schemas that a text lists as JSON; empty where it holds none."""
-    found = []
-    for _, _, value in json_objects(text):
-        if isinstance(value.get("function"), dict):
-            found.append(value)
-        elif isinstance(value.get("name"), str) and ("parameters" in value or "description" in value):
-            found.append({"type": "function", "function": value})
-    return found
+    return [tool for _, _, value in json_objects(text) if (tool := _tool(value)) is not None]
+
+
+def tools_at(text: str, at: int, between: str) -> tuple[list[dict[str, Any]], int]:
+    """Function schemas that stand in a text from a place on, and where they end; `between` stands between two."""
+    tools: list[dict[str, Any]] = []
+    end = start = at
+    while text.startswith("{", start):
+        try:
+            value, stop = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            break
+        tool = _tool(value)
+        if tool is None:
+            break
+        tools.append(tool)
+        end, start = stop, stop + len(between)
+        if not text.startswith(between, stop):
+            break
+    return tools, end
+
+
+def _tool(value: dict[str, Any]) -> dict[str, Any] | None:
+    if isinstance(value.get("function"), dict):
+        return value
+    if isinstance(value.get("name"), str) and ("parameters" in value or "description" in value):
+        return {"type": "function", "function": value}
+    return None
 
 
 class CallReader:
     """Reads calls back from the text of an assistant's tool calls.
 
     Args:
-        between: texts that the template writes between a function's name and
-            the JSON of its arguments, as probes showed.
+        between: what the template writes before the JSON of a call's arguments, as probes showed: with a
+            group ``name``, and one ``id`` where it writes the call's id.
     """
 
-    def __init__(self, between: list[str]) -> None:
-        self._between = [re.compile(re.sub(r"\d+", r"\\d+", re.escape(text)) + r"\Z") for text in between if text]
+    def __init__(self, between: list[re.Pattern[str]]) -> None:
+        self._between = between
 
     def read(self, text: str, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
         """Calls in OpenAI form; empty where the text is in no form that is known."""
@@ -58,6 +86,7 @@ class CallReader:
             self._from_json(text)
             or _from_tags(text, _XML_CALL, _XML_ARGUMENT, tools)
             or _from_tags(text, _PAIRED_CALL, _PAIRED_ARGUMENT, tools)
+            or _from_tags(text, _INVOKE_CALL, _INVOKE_ARGUMENT, tools)
         )
 
     def _from_json(self, text: str) -> list[dict[str, Any]]:
@@ -66,20 +95,15 @@ class CallReader:
             inner = value.get("function", value) if isinstance(value.get("function", value), dict) else value
             arguments = inner.get("arguments", inner.get("parameters"))
             if isinstance(inner.get("name"), str) and isinstance(arguments, dict):
-                calls.append(_call(inner["name"], arguments))
+                calls.append(_call(inner["name"], arguments, value.get("id")))
                 continue
-            name = self._name_before(text[:start])
-            if name is not None:
-                calls.append(_call(name, value))
+            found = self._before(text[max(start - _BEFORE_ARGUMENTS, 0) : start])
+            if found is not None:
+                calls.append(_call(found["name"].removeprefix("functions."), value, found.get("id")))
         return calls
 
-    def _name_before(self, text: str) -> str | None:
-        for pattern in self._between:
-            gap = pattern.search(text)
-            name = _NAME.search(text, 0, gap.start()) if gap else None
-            if name is not None:
-                return name.group().removeprefix("functions.")
-        return None
+    def _before(self, text: str) -> dict[str, str] | None:
+        return next((found.groupdict() for pattern in self._between if (found := pattern.search(text))), None)
 
 
 def _from_tags(
@@ -88,7 +112,12 @@ def _from_tags(
     calls = []
     for found in call.finditer(text):
         kinds = _argument_types(found[1], tools)
-        values = {key: _value(value, kinds.get(key)) for key, value in argument.findall(found[2])}
+        values = {}
+        for one in argument.finditer(found[2]):
+            said = one.groupdict()
+            value = said["value"] if said["value"] is not None else said["bare"]
+            kind = {"true": "string", "false": "any"}.get(said.get("text") or "", kinds.get(said["key"]))
+            values[said["key"]] = _value(value, kind)
         calls.append(_call(found[1], values))
     return calls
 
@@ -112,5 +141,6 @@ def _value(text: str, kind: str | None) -> Any:
         return text
 
 
-def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+def _call(name: str, arguments: dict[str, Any], call_id: Any = None) -> dict[str, Any]:
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": call_id, **made} if isinstance(call_id, str) else made

@@ -8,14 +8,15 @@ they were has it been recovered. Everything else is a reject that says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
+from retok_dask.kernel.fitting import Field, Fitting
 from retok_dask.kernel.readback import CallReader, read_tools
-from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged, shifts
+from retok_dask.kernel.tooloutput import tool_output
+from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged
 from retok_dask.schema import SOURCE_TOKENS_COLUMN
 from retok_dask.types import KIND_NAMES, Conversation, Document, Kind, RecordRejected, RejectReason, Rendered
 
@@ -29,34 +30,21 @@ if TYPE_CHECKING:
 ROLE_OF_KIND = {"system": "system", "user": "user", "tool": "tool"}
 
 
-@dataclass(slots=True)
-class _Field:
-    """Where a message's own text lies in the row's text."""
-
-    number: int
-    name: str
-    start: int
-    end: int
-    message: dict[str, Any] = field(default_factory=dict)
-
-    def set(self, text: str, start: int, end: int) -> None:
-        """Take another stretch of the text as the field's value."""
-        self.start, self.end = start, max(start, end)
-        self.message[self.name] = text[start : self.end]
-
-
 class Recoverer:
     """Turns rows of a written run back into conversations or documents.
 
     Args:
         source: the tokenizer and template that made the rows.
         prompts: whether the rows may be prompts, which end in a generation prompt.
+        markers: texts around tool output within answers, where the data set names them.
     """
 
-    def __init__(self, source: Source, *, prompts: bool = False) -> None:
+    def __init__(self, source: Source, *, prompts: bool = False, markers: tuple[str, str] | None = None) -> None:
         self.tokenizer = source.tokenizer
         self.template = source.template
         self._prompts = prompts
+        self._markers = markers or ()
+        self._mark = tool_output(markers) if markers else None
         self._find = ControlFinder(control_tokens(source.tokenizer))
         self._wrappers = Wrappers.learn(source.template) if source.template is not None else Wrappers()
         self._calls = CallReader(self._wrappers.between)
@@ -96,23 +84,33 @@ class Recoverer:
         if all(message < 0 for *_, message in segments):
             _refuse("the row is a document, no conversation")
         text, parts = self._placed(row, segments)
-        tools = self._tools(text, parts)
         numbers = sorted({part.message for part in parts if part.message >= 0})
-        own = merged([part for part in parts if part.message >= 0])
-        fields: list[_Field] = []
-        messages = [self._message(text, [p for p in own if p.message == number], tools, fields) for number in numbers]
-        for place, number in enumerate(numbers):
-            for one in fields:
-                if one.number == number:
-                    one.message = messages[place]
-        counts = dict(row.counts)
+        conversation = Conversation([], None, row.id, kept=row.kept, counts=dict(row.counts))
+        conversation.output_markers = self._markers
+        fields = self._read(text, parts, numbers, conversation)
         if len(numbers) <= numbers[-1]:
-            counts["messages_not_in_row"] = numbers[-1] + 1 - len(numbers)
-        flags = _flags(row, numbers)
-        conversation = Conversation(messages, tools, row.id, flags, kept=row.kept, counts=counts)
-        self._render_again(conversation, text, fields)
+            conversation.counts["messages_not_in_row"] = numbers[-1] + 1 - len(numbers)
+        conversation.flags = _flags(row, numbers)
+        Fitting(text, fields, lambda: self._rendered(conversation, text).text).fit()
         self._check(conversation, row, segments, text, numbers)
         return conversation
+
+    def _read(self, text: str, parts: list[Part], numbers: list[int], into: Conversation) -> list[Field]:
+        """Messages and tools, as far as segments and the template's own text tell them; returns the messages' texts."""
+        listed = "".join(text[part.start : part.end] for part in parts if part.kind == "tools")
+        into.tools = read_tools(listed) or None
+        own = merged([part for part in parts if part.message >= 0])
+        fields: list[Field] = []
+        blank = self._blank_system(text, parts) if numbers[0] == 1 else None
+        if blank is not None:
+            into.messages.append({"role": "system", "content": blank})
+            numbers.insert(0, 0)
+        for number in numbers[len(into.messages) :]:
+            mine = [part for part in own if part.message == number]
+            into.messages.append(self._message(text, mine, into, fields))
+        if listed and not into.tools:
+            _refuse("its tools are written in a form from which they cannot be read back")
+        return fields
 
     def _segments(self, row: TokenRow) -> list[tuple[int, int, str, int]]:
         if row.part:
@@ -136,81 +134,80 @@ class Recoverer:
         leads = np.flatnonzero((np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80)
         places = [0, *np.searchsorted(leads, ends).tolist()]
         parts = [Part(message, kind, places[n], places[n + 1]) for n, (_, _, kind, message) in enumerate(segments)]
+        if self._join_tool_output(text, parts) and self._mark is None:
+            _refuse(
+                "an answer of the row holds tool output; name its tool_output_markers in this data set, as in the run "
+                "that wrote it"
+            )
         return text, parts
 
-    def _tools(self, text: str, parts: list[Part]) -> list[dict[str, Any]] | None:
-        listed = "".join(text[part.start : part.end] for part in parts if part.kind == "tools")
-        if not listed:
-            return None
-        tools = read_tools(listed)
-        if not tools:
-            _refuse("its tools are written in a form from which they cannot be read back")
-        return tools
+    def _join_tool_output(self, text: str, parts: list[Part]) -> bool:
+        """Give tool output within an answer the kind of the text that it stands in, in place; whether there is any."""
+        answers = {part.message for part in parts if part.kind in ("header", "reasoning", "content", "stop")}
+        closings = tuple(wrap.text for wrap in self._wrappers.after.get(("assistant", "reasoning"), ()) if wrap.text)
+        found = False
+        for number, part in enumerate(parts):
+            if part.kind != "tool" or part.message not in answers:
+                continue
+            beside = [parts[place] for place in (number - 1, number + 1) if 0 <= place < len(parts)]
+            kinds = [one.kind for one in beside if one.message == part.message]
+            open_ = "reasoning" in kinds and not (closings and text.endswith(closings, 0, part.start))
+            part.kind = "reasoning" if open_ else "content"
+            found = True
+        return found
 
-    def _message(
-        self, text: str, parts: list[Part], tools: list[dict[str, Any]] | None, fields: list[_Field]
-    ) -> dict[str, Any]:
+    def _blank_system(self, text: str, parts: list[Part]) -> str | None:
+        """What a system message says that is blank, and so belongs to no message for a segment; None without one."""
+        part = next((part for part in parts if part.kind == "system"), None)
+        cut = None if part is None else self._wrappers.cut(text, part, "system")
+        return text[cut.start : cut.end] if cut is not None and not text[cut.start : cut.end].strip() else None
+
+    def _message(self, text: str, parts: list[Part], of: Conversation, fields: list[Field]) -> dict[str, Any]:
+        """One message; its texts are added to `fields`, and tools that stand within it to the conversation."""
         kinds = {part.kind: part for part in parts}
         role = next((ROLE_OF_KIND[kind] for kind in kinds if kind in ROLE_OF_KIND), None)
         if role is not None:
-            return {"role": role, "content": self._cut(text, kinds[role], role, "content", fields)}
+            message: dict[str, Any] = {"role": role}
+            said = self._cut(text, [part for part in parts if part.kind == role], message, "content", fields)
+            of.tools = said.pop("tools", of.tools)
+            message.update(said)
+            return message
         if "other" in kinds:
             _refuse(f"message {parts[0].message} has a role that segments do not tell")
-        message: dict[str, Any] = {"role": "assistant", "content": ""}
-        if "reasoning" in kinds:
-            message["reasoning_content"] = self._cut(text, kinds["reasoning"], "assistant", "reasoning_content", fields)
-        if "content" in kinds:
-            message["content"] = self._cut(text, kinds["content"], "assistant", "content", fields)
+        message = {"role": "assistant", "content": ""}
+        for kind, name in (("content", "content"), ("reasoning", "reasoning_content")):
+            if kind in kinds:
+                self._cut(text, [part for part in parts if part.kind == kind], message, name, fields)
+            else:
+                fields.append(self._bare(text, parts, message, kind, name))
         if "tool_call" in kinds:
-            part = kinds["tool_call"]
-            message["tool_calls"] = self._calls.read(text[part.start : part.end], tools)
+            written = "".join(text[part.start : part.end] for part in parts if part.kind == "tool_call")
+            message["tool_calls"] = self._calls.read(written, of.tools)
             if not message["tool_calls"]:
-                _refuse(
-                    f"the calls of message {part.message} are written in a form from which they cannot be read back"
-                )
+                number = parts[0].message
+                _refuse(f"the calls of message {number} are written in a form from which they cannot be read back")
         return message
 
-    def _cut(self, text: str, part: Part, role: str, name: str, fields: list[_Field]) -> str:
-        found = self._wrappers.cut(text, part, role)
-        if found is None:
-            shown = text[part.start : part.end][:60]
-            _refuse(f"message {part.message}: the template's text around its {part.kind} is not known: {shown!r}")
-        fields.append(_Field(part.message, name, *found))
-        return text[found[0] : found[1]]
+    def _cut(
+        self, text: str, pieces: list[Part], message: dict[str, Any], name: str, fields: list[Field]
+    ) -> dict[str, Any]:
+        """Give a message the text that lies in one of the pieces; returns what else the template says around it."""
+        found = [cut for piece in pieces if (cut := self._wrappers.cut(text, piece, message["role"])) is not None]
+        if not found:
+            first = pieces[0]
+            shown = text[first.start : first.end][:60]
+            _refuse(f"message {first.message}: the template's text around its {first.kind} is not known: {shown!r}")
+        cut = next((cut for cut in found if cut.end > cut.start), found[0])
+        message[name] = text[cut.start : cut.end]
+        fields.append(Field(message, name, cut.start, cut.end))
+        return cut.said
 
-    def _render_again(self, conversation: Conversation, text: str, fields: list[_Field]) -> None:
-        """Move the edges of fields by the few characters that shared tokens hide, until the text comes out.
-
-        A token that spans two parts is in one of their segments as a whole, so
-        a field may have lost characters to its neighbour, or gained some.
-        """
-        at = self._differs_at(conversation, text)
-        while at >= 0:
-            at = self._move_one(conversation, text, fields, at)
-
-    def _move_one(self, conversation: Conversation, text: str, fields: list[_Field], at: int) -> int:
-        """Move the edge that explains the first difference; returns where the next one is, -1 for none."""
-        near = [one for one in fields if min(abs(one.end - at), abs(one.start - at)) <= SLACK]
-        for one in sorted(near, key=lambda f: min(abs(f.end - at), abs(f.start - at))):
-            start, end = one.start, one.end
-            for shift in shifts()[1:]:
-                last = abs(end - at) <= abs(start - at)
-                one.set(text, start + (0 if last else shift), end + (shift if last else 0))
-                following = self._differs_at(conversation, text)
-                if following < 0 or following > at:
-                    return following
-            one.set(text, start, end)
-        found = self._rendered(conversation, text).text[at : at + 40]
-        detail = f"what was read back renders to another text at character {at}: {found!r}, not {text[at : at + 40]!r}"
-        raise RecordRejected(RejectReason.not_recovered, detail)
-
-    def _differs_at(self, conversation: Conversation, text: str) -> int:
-        found = self._rendered(conversation, text).text
-        if found == text:
-            return -1
-        return next(
-            (n for n, (a, b) in enumerate(zip(found, text, strict=False)) if a != b), min(len(found), len(text))
-        )
+    def _bare(self, text: str, parts: list[Part], message: dict[str, Any], kind: str, name: str) -> Field:
+        """The place of a text that no segment names: blanks alone are template text to a segment."""
+        cuts = [self._wrappers.cut(text, part, "assistant", kind) for part in parts if part.kind == "scaffold"]
+        blanks = [text[cut.start : cut.end] for cut in cuts if cut is not None]
+        guesses = [blank[shift:] for blank in blanks if blank.isspace() for shift in range(min(len(blank), SLACK + 1))]
+        return Field(message, name, parts[0].start, parts[-1].end, bare=True, guesses=guesses)
 
     def _rendered(self, conversation: Conversation, text: str) -> Rendered:
         assert self.template is not None
@@ -228,7 +225,8 @@ class Recoverer:
         numbers: list[int],
     ) -> None:
         """Render and encode what was recovered: it must give the row again."""
-        again = self.tokenizer.encode([self._rendered(conversation, text)])
+        rendered = self._rendered(conversation, text)
+        again = self.tokenizer.encode([rendered if self._mark is None else self._mark(rendered)])
         if not np.array_equal(again.ids, np.asarray(row.input_ids)):
             _refuse("what was read back encodes to other ids")
         places = dict(enumerate(numbers))
@@ -258,7 +256,7 @@ def recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow]
     """What makes conversations or documents of the rows of a written run, where they are wanted."""
     if dataset.format != "retok" or dataset.mode == "tokens" or source is None:
         return None
-    recoverer = Recoverer(source, prompts=dataset.mode == "prompts")
+    recoverer = Recoverer(source, prompts=dataset.mode == "prompts", markers=dataset.tool_output_markers)
     read_back = recoverer.document if dataset.mode == "text" else recoverer.conversation
 
     def recover(row: TokenRow) -> Item:
