@@ -20,6 +20,7 @@ from retok_dask.completions import detect_layout, list_inputs
 from retok_dask.doing import counted, doing
 from retok_dask.errors import count_of
 from retok_dask.kernel import Kernel, UnitStats
+from retok_dask.kernel.source import left_out_before
 from retok_dask.recipe import Recipe
 from retok_dask.templates import ChatTemplate
 from retok_dask.tokenizers.switches import Switch, switches
@@ -330,6 +331,11 @@ def _guesses(recipe: Recipe, datasets: list[DatasetPlan], even: float) -> list[s
         for spec, data in zip(recipe.datasets, datasets, strict=True)
         if drops_duplicates(spec) and data.sampled < data.records
     ]
+    for spec in recipe.datasets:
+        lost = left_out_before(spec, recipe.storage) if spec.mode == "chat" else {}
+        if lost:
+            named = ", ".join(f"{name} {count:,}" for name, count in lost.items())
+            notes.append(f"{spec.name}: the run that wrote its rows left out what they do not say any more: {named}")
     return notes
 
 

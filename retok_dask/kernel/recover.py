@@ -171,6 +171,8 @@ class Recoverer:
             said = self._cut(text, [part for part in parts if part.kind == role], message, "content", fields)
             of.tools = said.pop("tools", of.tools)
             message.update(said)
+            if role == "tool" and "tool_call_id" not in message:
+                of.counts["call_ids_not_in_row"] = of.counts.get("call_ids_not_in_row", 0) + 1
             return message
         if "other" in kinds:
             _refuse(f"message {parts[0].message} has a role that segments do not tell")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,12 @@ from retok_dask.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from retok_dask.recipe import DatasetSpec, StorageSpec
     from retok_dask.templates import ChatTemplate
+
+
+_LEFT_OUT = frozenset(
+    {"reasoning_dropped", "content_dropped", "tool_call_dropped", "message_not_rendered", "system_dropped"}
+)
+"""Counts of what a template does not print."""
 
 
 @dataclass(slots=True)
@@ -124,6 +131,23 @@ def _read_run(folder: str, storage: StorageSpec) -> tuple[Recipe, dict[str, Any]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         msg = f"{folder!r} holds no run that this version can read: {error!r}"
         raise InputError(msg) from error
+
+
+def left_out_before(dataset: DatasetSpec, storage: StorageSpec) -> dict[str, int]:
+    """What the run that wrote a data set's rows left out of its own data, as it counted it: no row says it any more.
+
+    Empty for other data, and for folders whose run has not finished.
+    """
+    counts: Counter[str] = Counter()
+    for folder in (
+        ([dataset.input] if isinstance(dataset.input, str) else dataset.input) if dataset.format == "retok" else ()
+    ):
+        fs, path = open_fs(folder.rstrip("/"), storage)
+        try:
+            counts += Counter(orjson.loads(fs.cat_file(f"{path}/_retok/manifest.json"))["total"]["counts"])
+        except (FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError):
+            continue
+    return {name: counts[name] for name in sorted(counts) if name in _LEFT_OUT}
 
 
 def _check_digest(what: str, now: str, then: str, folder: str) -> None:

@@ -9,7 +9,8 @@ import orjson
 import pytest
 from assets import template_files, tiny_tokenizer
 
-from retok_dask.datasets import open_dataset
+from retok_dask import plan
+from retok_dask.datasets import open_dataset, read_manifest
 from retok_dask.recipe import Recipe
 from tests.retokenize.runs import write_run
 
@@ -142,6 +143,18 @@ def test_rows_of_other_templates_become_what_a_fresh_run_gives(old, tokenizer, t
     write_run(recipe(tokenizer, old, talks, tmp_path / "old"))
     moved = rows_of(write_run(recipe(tokenizer, NEW, tmp_path / "old", tmp_path / "moved", format="retok")))
     assert {name for name in TALKS if moved.get(name) != fresh[name]} == OLD[old]
+
+
+def test_what_rows_do_not_say_is_counted_and_named_by_a_plan(tokenizer, tmp_path):
+    talk = [user("w?"), answer("I look.", "why", tool_calls=[call(1, city="a")]), result("r"), answer("z")]
+    (tmp_path / "chat.jsonl").write_bytes(orjson.dumps({"messages": talk, "tools": TOOLS, "id": "1"}))
+    old = write_run(recipe(tokenizer, "deepseek-ai-DeepSeek-V3.2", tmp_path / "chat.jsonl", tmp_path / "old"))
+    again = recipe(tokenizer, "moonshotai-Kimi-K2", old.url, tmp_path / "new", format="retok")
+    assert plan(again).notes == [
+        "data: the run that wrote its rows left out what they do not say any more: reasoning_dropped 1"
+    ]
+    counts = read_manifest(write_run(again)).total.counts
+    assert {name: counts[name] for name in counts if "_in_row" in name} == {"call_ids_not_in_row": 1}
 
 
 def test_tool_output_within_an_answer_is_read_back_where_its_markers_are_named(tokenizer, tmp_path):
