@@ -9,12 +9,12 @@ returns to it. :mod:`~retok_dask.templates.marks` cuts them out again.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jinja2.nodes as n
 
+from retok_dask.templates.charloops import without_character_loops
 from retok_dask.templates.engines import IDENTIFY
 from retok_dask.templates.marks import BACK, GENERATED, NO_MESSAGE, NOT_GENERATED, REMEMBER, Marks
 from retok_dask.templates.syntax import is_generation
@@ -289,7 +289,7 @@ def _adds(node: Any, holders: _Holders) -> bool:
 
 def instrument(tree: n.Template, method: Method, marks: Marks) -> n.Template:
     """A marked copy of a template's tree."""
-    marked = copy.deepcopy(tree)
+    marked = without_character_loops(tree)
     worker = _Instrument(method, marks, _Holders(tree))
     if method.texts:
         worker.build_up(marked.body)

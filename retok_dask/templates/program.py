@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from retok_dask.templates.charloops import without_character_loops
 from retok_dask.templates.engines import Engine, JinjaEngine, MiniEngine
 from retok_dask.templates.instrument import Method, instrument
 from retok_dask.templates.limits import LimitReached, Raised, RenderFailed
@@ -89,7 +90,7 @@ class Program:
         self.engine = learned.engine
         self.parser = BodyParser(learned.shape)
         self.bos = str(setting.variables.get("bos_token") or "")
-        self.paths = Paths(tree, setting, learned.form)
+        self.paths = Paths(without_character_loops(tree), setting, learned.form)
         self.usual = UsualRows(self.parser, self.bos, token, self.preamble)
         # what some probe lost is the template's way to lose in data: contents beside calls, and calls
         self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")

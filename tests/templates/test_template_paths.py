@@ -104,6 +104,27 @@ ASKING = {
     "much": "{% for n in range(90) %}{% if (n ~ 'x') in text %}[!]{% endif %}{% endfor %}{{ text }}",
     "more and more": "{% set ns = namespace(t='') %}{% for n in range(90) %}{% set ns.t = ns.t ~ text ~ n %}"
     "{% if 'xx' in ns.t %}{% endif %}{% endfor %}{{ text }}",
+    # loops over characters: those that do nothing there are skipped, the others must not be
+    "each part's type": "{% for c in text %}{% if c['type'] == 'image' %}[picture]{% elif c.type | lower in ['a', 'b'] %}[!]"
+    "{% endif %}{% endfor %}{{ text }}",
+    "each part of a message": "{% for c in message.content %}{% if 'image' in c or (c is mapping and c.x) %}[picture]"
+    "{% else %}{% if c.type is defined %}[!]{% endif %}{% endif %}{% endfor %}{{ text }}",
+    "each character's type": "{% for c in text %}{% if c.type != 'image' %}.{% endif %}{% endfor %}{{ text }}",
+    "no type": "{% for c in text %}{% if c.type is not defined %}.{% endif %}{% endfor %}{{ text }}",
+    "no type or x": "{% for c in text %}{% if c.type == 'x' or c == 'x' %}.{% endif %}{% endfor %}{{ text }}",
+    "x in each": "{% for c in text %}{% if 'x' in c %}.{% endif %}{% endfor %}{{ text }}",
+    "nothing in each": "{% for c in text %}{% if '' in c %}.{% endif %}{% endfor %}{{ text }}",
+    "a field of texts": "{% for c in text %}{% if c.title is defined %}.{% endif %}{% endfor %}{{ text }}",
+    "no type as a text": "{% for c in text %}{% if c.type | trim == '' %}.{% endif %}{% endfor %}{{ text }}",
+    "type or else": "{% for c in text %}{% if c.type == 'x' %}!{% else %}.{% endif %}{% endfor %}{{ text }}",
+    "no parts": "{% for c in text %}{% if c.type == 'x' %}!{% endif %}{% else %}[none]{% endfor %}{{ text }}",
+    "parts that fit": "{% if 'x' in text %}{% for c in text if c.get('type') %}{% if c.type == 'x' %}!{% endif %}"
+    "{% endfor %}{% endif %}{{ text }}",
+    "a text at each": "{% for c in text %}{% if c.type == 'x' %}!{% endif %}.{% endfor %}{{ text }}",
+    "a count at each": "{% set ns = namespace(n=0) %}{% for c in text %}{% if c.type == 'x' %}!{% endif %}"
+    "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ text }}",
+    "what no text has": "{% if 'x' in text %}{% for c in text %}{% if c.get('type') == 'x' and c.type == 'x' %}!{% endif %}"
+    "{% endfor %}{% endif %}{{ text }}",
     "all keys": "{% for key, value in message.items() %}{{ key }}={{ value }};{% endfor %}",
 }
 
@@ -141,11 +162,12 @@ def answer(template: ChatTemplate, conversation: Conversation) -> object:
 
 
 FOLLOWED = [name for name in FAMILIES if name != "axolotl/mistral_v3_tekken"]
-# tags; messages in pieces; an end behind all messages; a default system text with the first message; Jinja alone
+# tags; messages in pieces; an end behind all messages; a default system text with the first message; Jinja alone;
+# a look at each character
 OTHERWISE = [
     "llama-cpp-python/LFM2.5-8B-A1B", "trl/gptoss_training", "trl/glm4moe_training", "llama-cpp-python/Kimi-K2-Thinking",
     "llama-cpp-python/Kimi-K3", "trl/phi3", "axolotl/metharme", "llama-cpp-python/Kimi-K2-Instruct", "axolotl/jamba",
-    "llama-cpp-python/GigaChat3-10B-A1.8B",
+    "llama-cpp-python/GigaChat3-10B-A1.8B", "axolotl/llama3_2_vision",
 ]  # fmt: skip
 
 
