@@ -8,10 +8,11 @@ tree is given nothing in place of a text; it prints the same.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import jinja2.nodes as n
+
+from retok_dask.templates.syntax import copied
 
 _TO_TEXT = frozenset({"lower", "upper", "trim", "string"})
 """Filters that make an empty text of what is not there."""
@@ -19,11 +20,11 @@ _TO_TEXT = frozenset({"lower", "upper", "trim", "string"})
 
 def without_character_loops(tree: n.Template) -> n.Template:
     """A copy of a template in which such loops skip texts."""
-    tree = copy.deepcopy(tree)
+    tree = copied(tree)
     for loop in tree.find_all(n.For):
         plain = isinstance(loop.target, n.Name) and loop.test is None and not loop.else_ and not loop.recursive
         if plain and _is_place(loop.iter) and all(_is_idle(node, loop.target.name) for node in loop.body):  # type: ignore[attr-defined]
-            is_text = n.Test(copy.deepcopy(loop.iter), "string", [], [], None, None)
+            is_text = n.Test(copied(loop.iter), "string", [], [], None, None)
             loop.iter = n.CondExpr(is_text, n.List([]), loop.iter)
     return tree
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import jinja2.nodes as n
 
-from retok_dask.templates.engines import JinjaEngine
 from retok_dask.templates.probes import probes
 from retok_dask.templates.program import Learned
 from retok_dask.templates.prove import Form, Setting, generation_prompt, prompt_texts, prove
@@ -18,6 +16,7 @@ from retok_dask.templates.shape import learn
 if TYPE_CHECKING:
     import datetime as dt
 
+    from retok_dask.templates.engines import JinjaEngine
     from retok_dask.templates.probes import Probe
     from retok_dask.templates.program import Program
 
@@ -96,10 +95,9 @@ class State:
     learned: dict[str, Learned]
 
 
-def learn_template(tree: n.Template, setting: Setting, state: State) -> Learned:
+def learn_template(tree: n.Template, reference: JinjaEngine, setting: Setting, state: State) -> Learned:
     """Prove a template and learn the fixed text around its parts."""
-    proof = prove(tree, setting)
-    reference = JinjaEngine(copy.deepcopy(tree), date=setting.date, limits=setting.limits)
+    proof = prove(tree, reference, setting)
     prompt = generation_prompt(reference, proof.form, setting, probes())
     added = {*state.added, *(text for name, text in state.special_tokens.items() if name == "eos_token")}
     bos = state.special_tokens.get("bos_token", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -81,9 +80,17 @@ class Program:
         setting: its variables, date and limits.
         learned: what its proof gave.
         token: matches an added token.
+        reference: the unmarked template in Jinja, if there is one; else made at first use.
     """
 
-    def __init__(self, tree: n.Template, setting: Setting, learned: Learned, token: re.Pattern[str]) -> None:
+    def __init__(
+        self,
+        tree: n.Template,
+        setting: Setting,
+        learned: Learned,
+        token: re.Pattern[str],
+        reference: JinjaEngine | None = None,
+    ) -> None:
         self.tree = tree
         self.setting = setting
         self.learned = learned
@@ -96,7 +103,7 @@ class Program:
         self.dropped = frozenset(part for _, _, part in learned.dropped if part != "R")
         self.rows = 0
         self._engines: dict[tuple[str, str, str], Engine] = {}
-        self._reference: JinjaEngine | None = None
+        self._reference = reference
         self._preambles: OrderedDict[str, str] = OrderedDict()
 
     def marked_engine(self, name: str, marks: Marks) -> Engine:
@@ -117,7 +124,7 @@ class Program:
     def reference(self) -> JinjaEngine:
         """The unmarked template in Jinja."""
         if self._reference is None:
-            self._reference = JinjaEngine(copy.deepcopy(self.tree), date=self.setting.date, limits=self.setting.limits)
+            self._reference = JinjaEngine(self.tree, date=self.setting.date, limits=self.setting.limits)
         return self._reference
 
     def reference_text(self, messages: list[Message], tools: Tools, *, prompt: bool = False) -> str:

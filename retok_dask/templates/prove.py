@@ -8,7 +8,6 @@ no other's.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -155,14 +154,18 @@ def render_marked(
     return engine.render(context, limit + limit // 4)
 
 
-def prove(tree: n.Template, setting: Setting) -> Proof:
+def prove(tree: n.Template, reference: JinjaEngine, setting: Setting) -> Proof:
     """Find the first method that proves itself.
+
+    Args:
+        tree: the template.
+        reference: made of it without marks, by :func:`reference_engine`.
+        setting: its variables, date and limits.
 
     Raises:
         TemplateError: the template renders no plain conversation at all.
         UnprovenTemplate: no method proves itself; says what failed.
     """
-    reference = _reference(tree, setting)
     form, plain = _calling_form(reference, setting)
     refused = {name: str(result) for name, result in plain.items() if isinstance(result, Exception)}
     tried: list[str] = []
@@ -211,14 +214,18 @@ def _steps(engine: MiniEngine, method: Method, form: Form, probe: Probe, setting
     return high
 
 
-def _reference(tree: n.Template, setting: Setting) -> JinjaEngine:
+def reference_engine(tree: n.Template, setting: Setting) -> JinjaEngine:
+    """The template in Jinja, without marks.
+
+    Raises:
+        TemplateError: it does not compile.
+    """
     try:
-        return JinjaEngine(copy.deepcopy(tree), date=setting.date, limits=setting.limits)
+        return JinjaEngine(tree, date=setting.date, limits=setting.limits)
     except RenderFailed as error:
-        msg = f"the chat template does not compile: {error}; name another one with `template: {{path: FILE}}`"
-        raise TemplateError(msg) from error
-    except RecursionError as error:
-        msg = "the chat template is nested too deeply to compile; name another one with `template: {path: FILE}`"
+        deep = isinstance(error.__cause__, RecursionError)
+        why = "is nested too deeply to compile" if deep else f"does not compile: {error}"
+        msg = f"the chat template {why}; name another one with `template: {{path: FILE}}`"
         raise TemplateError(msg) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from jinja2.visitor import NodeTransformer
 
 from retok_dask.errors import count_of
 from retok_dask.templates.limits import LimitReached
-from retok_dask.templates.syntax import syntax_environment
+from retok_dask.templates.syntax import copied, syntax_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -188,7 +187,7 @@ def _check_format(text: str, values: Iterable[Any]) -> None:
 
 def guarded(tree: n.Template) -> n.Template:
     """A copy of the tree that looks at the clock in each loop and macro, and at the size of what it builds and prints."""
-    tree = copy.deepcopy(tree)
+    tree = copied(tree)
     for node in tree.find_all((n.For, n.Macro)):
         call = n.Call(n.Name(TICK, "load"), [], [], None, None)
         node.body.insert(0, n.ExprStmt(call).set_lineno(node.lineno, override=True))  # type: ignore[attr-defined]

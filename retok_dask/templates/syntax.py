@@ -85,6 +85,18 @@ def parse(text: str) -> n.Template:
     return tree
 
 
+def copied(node: Any) -> Any:
+    """A tree, a node or a list of nodes, copied down to what is never changed: `copy.deepcopy` takes ten times as long."""
+    if isinstance(node, list):
+        return [copied(item) for item in node]
+    if not isinstance(node, n.Node):
+        return node
+    made = object.__new__(type(node))
+    for name, value in vars(node).items():
+        setattr(made, name, copied(value))
+    return made
+
+
 class CannotWrite(Exception):
     """The tree holds a construct that has no counterpart in minijinja."""
 

@@ -23,7 +23,7 @@ from retok_dask.templates.markers import check_markers
 from retok_dask.templates.normalize import normalize_conversation
 from retok_dask.templates.paths import OFTEN
 from retok_dask.templates.program import Program
-from retok_dask.templates.prove import Setting
+from retok_dask.templates.prove import Setting, reference_engine
 from retok_dask.templates.rows import Ready, Rows
 from retok_dask.templates.scan import scan
 from retok_dask.templates.syntax import parse
@@ -167,9 +167,11 @@ class ChatTemplate:
         tree = self._tree(name)
         variables = {**state.special_tokens, **state.kwargs, **arguments}
         setting = Setting(variables, state.date, Limits(), state.fast)
+        reference = None
         if key not in state.learned:
-            state.learned[key] = learn_template(tree, setting, state)
-        return Program(tree, setting, state.learned[key], self.controls.pattern)
+            reference = reference_engine(tree, setting)
+            state.learned[key] = learn_template(tree, reference, setting, state)
+        return Program(tree, setting, state.learned[key], self.controls.pattern, reference)
 
     def _tree(self, name: str) -> n.Template:
         if name not in self._trees:
