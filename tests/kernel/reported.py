@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
 from typing import Any
 
 import assets
 import loaded
 from pipelines import pipeline
-from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from retok_dask.single import Pipeline
@@ -66,8 +66,11 @@ def real(template: str, vocabulary: str = "qwen3_6", **changes: Any) -> Pipeline
 @cache
 def _reference(vocabulary: str) -> PreTrainedTokenizerFast:
     loaded = tokenizer(vocabulary)
-    fast = FastTokenizer.from_str(loaded.definition.json)
-    return PreTrainedTokenizerFast(tokenizer_object=fast, **loaded.special_tokens_map)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
+        file.write(loaded.definition.json)
+        file.flush()
+        # from a file, because an object is copied: it would be built three times, and each takes seconds
+        return PreTrainedTokenizerFast(tokenizer_file=file.name, **loaded.special_tokens_map)
 
 
 def reference_ids(template: str, vocabulary: str, messages: list[dict[str, Any]], **more: Any) -> list[int]:
