@@ -37,6 +37,7 @@ demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, wri
 	@echo "Report:  $(DEMO_OUT)/report/report.html"
 
 test: $(VENV)/.dev  ## Install what the tests need and run them
+	@$(BIN)/python -m compileall -q retok_dask  # once, where Python keeps no bytecode: tests start hundreds of processes
 	$(BIN)/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 test-browser: $(VENV)/.dev  ## Drive a real JupyterLab in Chromium (.ci/install-browser puts that on a Debian machine)

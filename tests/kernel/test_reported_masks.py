@@ -278,11 +278,14 @@ CUT_TALK = [
 def test_a03_a_cut_row_trains_what_the_whole_row_would(policy, truncation):
     """An answer that is not the last one is no last answer because the last one was cut off."""
     record = {"messages": CUT_TALK}
-    (whole,), _, _ = outcome(real(QWEN3, mask=policy), [record])
+    uncut = real(QWEN3, mask=policy)
+    (whole,), _, _ = outcome(uncut, [record])
     length = whole["num_tokens"]
     written = 0
     for limit in range(1, length, 3):
-        rows, left_out, _ = outcome(real(QWEN3, mask=policy, max_length=limit, truncation=truncation), [record])
+        cutting = real(QWEN3, mask=policy, max_length=limit, truncation=truncation)
+        cutting.__dict__["template"] = uncut.template
+        rows, left_out, _ = outcome(cutting, [record])
         for row in rows:
             start = length - row["num_tokens"] if truncation == "left" else 0
             part = slice(start, start + row["num_tokens"])
