@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from retok_dask.completions.filters import content_key, item_filter, record_filter
-from retok_dask.completions.layouts import Layout, LayoutEvidence, detect_layout, layout_for, layout_names
+from retok_dask.completions.layouts import (
+    Layout,
+    LayoutEvidence,
+    check_conversation,
+    detect_layout,
+    layout_for,
+    layout_names,
+)
 from retok_dask.completions.layouts.own import problem_of
 from retok_dask.completions.lines import read_stream
 from retok_dask.completions.listing import compare_listings, list_inputs
@@ -19,6 +26,7 @@ __all__ = [
     "ListingChange",
     "Part",
     "Unit",
+    "check_conversation",
     "compare_listings",
     "content_key",
     "detect_layout",

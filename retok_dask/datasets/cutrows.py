@@ -22,6 +22,7 @@ from retok_dask.datasets.rows import read_batches
 from retok_dask.errors import OutputError, count_of
 from retok_dask.masks import ANSWER, BODY, LossMaskPolicy
 from retok_dask.schema import sample_schema, turn_of
+from retok_dask.types import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from retok_dask.datasets.folder import OutputFolder
     from retok_dask.datasets.reader import TokenDataset
 
-COLUMNS = ("sample_id", "segments", "truncated", "message_flags")
+COLUMNS = ("sample_id", "segments", "truncated", "message_flags", "num_loss_tokens")
 
 
 def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: Client | None = None) -> None:
@@ -53,12 +54,13 @@ def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: 
     if policy == recipe.mask or not LossMaskPolicy(policy).needs_end:
         return
     cut = {
-        spec.name: ":" not in spec.layout
+        spec.name: (":" not in spec.layout, spec.tail == "cut")
         for spec in recipe.datasets
         if spec.mode == "chat" and spec.name in data.manifest.datasets and data.manifest.datasets[spec.name].truncated
     }
-    units = [(unit.unit, unit.dataset, cut[unit.dataset]) for unit in data.units if unit.dataset in cut]
+    units = [(unit.unit, unit.dataset, *cut[unit.dataset]) for unit in data.units if unit.dataset in cut]
     left = recipe.truncation == "left"
+    answered = policy == "completion" and recipe.mask == "last_assistant"
     found = map_units(
         undecided_rows,
         units,
@@ -67,6 +69,7 @@ def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: 
         folder=data.folder,
         policy=policy,
         left=left,
+        answered=answered,
     )
     if rows := sum(found):
         msg = (
@@ -76,18 +79,23 @@ def refuse_cut_rows(data: TokenDataset, policy: str | Sequence[str], *, client: 
         raise OutputError(msg)
 
 
-def undecided_rows(unit: tuple[str, str, bool], *, folder: OutputFolder, policy: str, left: bool) -> int:
+def undecided_rows(
+    unit: tuple[str, str, bool, bool], *, folder: OutputFolder, policy: str, left: bool, answered: bool
+) -> int:
     """How many cut rows of a unit do not say what the policy trains in them.
 
     A row of one turn (``history: per_turn``) trains that turn alone, and ends with it.
 
     Args:
-        unit: its id and data set, and whether flags are one a message (a layout of the user's own promises nothing).
+        unit: its id and data set, whether flags are one a message (a layout of the user's own promises nothing), and
+            whether conversations end with their last answer (``tail: cut``).
         folder: the run's.
         policy: the new one.
         left: whether rows were cut at their beginning.
+        answered: whether what a row trains now is its conversation's last answer, and only what is asked after it
+            may be missing.
     """
-    name, dataset, counted = unit
+    name, dataset, counted, ends_with_answer = unit
     full = sample_schema(())
     schema = pa.schema([full.field(column) for column in COLUMNS])
     undecided = 0
@@ -98,6 +106,9 @@ def undecided_rows(unit: tuple[str, str, bool], *, folder: OutputFolder, policy:
             text = samples.column("message_flags")[row].as_py()
             flags = orjson.loads(text) if text else []
             segments = segment_matrix(samples.column("segments").slice(row, 1))[0]
+            if answered and samples.column("num_loss_tokens")[row].as_py():
+                undecided += not (ends_with_answer or _asks_again(segments[:, 2], segments[:, 3]))
+                continue
             says = _beginning_does_not_matter if left else _says_its_end
             undecided += not says(policy, flags if counted or left else [], segments[:, 2], segments[:, 3])
     return undecided
@@ -115,6 +126,12 @@ def _says_its_end(policy: str, flags: list[bool | None], kinds: Any, messages: A
         return True
     # the policy decides nothing where each message has a flag; which one is the last answer, a flag may contradict
     return bool(flags) and None not in flags and (policy == "completion" or True not in flags)
+
+
+def _asks_again(kinds: Any, messages: Any) -> bool:
+    """Of a row that holds the last answer: whether a question comes after it, and so no completion."""
+    answers = messages[np.isin(kinds, [int(kind) for kind in BODY])]
+    return bool((messages[kinds == Kind.user] > answers.max(initial=-1)).any())
 
 
 def _any_of(kinds: Any, wanted: frozenset[Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from retok_dask.completions import check_conversation
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.fitting import Field, Fitting
 from retok_dask.kernel.readback import CallReader, read_tools
@@ -263,6 +264,8 @@ def recovery(dataset: DatasetSpec, source: Source | None) -> Callable[[TokenRow]
 
     def recover(row: TokenRow) -> Item:
         item = read_back(row)
+        if isinstance(item, Conversation):
+            check_conversation(item, dataset)
         item.kept[SOURCE_TOKENS_COLUMN] = str(len(row.input_ids))
         return item
 

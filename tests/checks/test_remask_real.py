@@ -184,6 +184,31 @@ def test_cut_rows_that_have_all_a_policy_needs_are_as_afresh(original, tmp_path,
         assert derived.total.samples == fresh.total.samples
 
 
+ANSWERED = {
+    "no question can follow": ([talk(roles="uauau", long=3)], {"tail": "cut"}, True),
+    "a question follows": ([talk(roles="uau", long=2)], {"filters": {"min_trained_tokens": 0}}, True),
+    "a question follows and nothing is trained then": ([talk(roles="uau", long=2)], {}, True),
+    "a question may follow": ([talk(roles="uaua", long=3)], {}, False),
+    "the answer is not trained": ([talk(N, F, roles="ua", long=1)] * 2, {"filters": {"min_trained_tokens": 0}}, True),
+}
+"""Rows cut to 130 tokens that train their last answer: records, settings of the data set, what can be told."""
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_cut_rows_with_their_last_answer_tell_what_completes_them(original, tmp_path, case):
+    values, spec, told = ANSWERED[case]
+    recipe, old = cut_run(original, tmp_path, (values, spec, {"mask": "last_assistant"}))
+    assert old.total.truncated
+    fresh = read_manifest(run_recipe(recipe.with_changes(mask="completion", output=str(tmp_path / "fresh"))))
+    if not told:
+        with pytest.raises(OutputError, match=r"^in 1 row so much is cut .* completion would train cannot be known"):
+            remask(recipe.output, "completion")
+        return
+    derived = remask(recipe.output, "completion").manifest
+    assert derived.content_digest == fresh.content_digest
+    assert (derived.total.filtered, derived.total.samples) == (fresh.total.filtered, fresh.total.samples)
+
+
 @pytest.mark.parametrize("case", UNDECIDED)
 def test_cut_rows_that_lack_what_a_policy_needs_are_refused(original, tmp_path, case, monkeypatch):
     (tmp_path / "ownlayout.py").write_text(

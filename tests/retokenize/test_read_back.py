@@ -157,6 +157,18 @@ def test_what_rows_do_not_say_is_counted_and_named_by_a_plan(tokenizer, tmp_path
     assert {name: counts[name] for name in counts if "_in_row" in name} == {"call_ids_not_in_row": 1}
 
 
+def test_conversations_that_were_read_back_are_held_to_their_data_set(tokenizer, tmp_path):
+    """As those of other files are: an unanswered question at the end is cut, or kept and counted."""
+    talk = [user("a"), answer("b"), user("c")]
+    (tmp_path / "chat.jsonl").write_bytes(orjson.dumps({"messages": talk, "id": "1"}))
+    old = write_run(recipe(tokenizer, "GLM-4.6", tmp_path / "chat.jsonl", tmp_path / "old"))
+    for tail, count in (("cut", "tail_cut"), ("keep", "tail_untrained")):
+        wanted = write_run(recipe(tokenizer, NEW, tmp_path / "chat.jsonl", tmp_path / f"fresh-{tail}", tail=tail))
+        moved = write_run(recipe(tokenizer, NEW, old.url, tmp_path / f"moved-{tail}", format="retok", tail=tail))
+        assert rows_of(moved) == rows_of(wanted)
+        assert read_manifest(moved).total.counts[count] == read_manifest(wanted).total.counts[count] == 1
+
+
 def test_tool_output_within_an_answer_is_read_back_where_its_markers_are_named(tokenizer, tmp_path):
     texts = ["I run <out>42</out> and so 42.", "<out>42</out>", "no output"]
     talks = [{"messages": [user("run"), answer(text, "I <out>7</out> think")], "id": text} for text in texts]

@@ -166,7 +166,7 @@ class Layout:
                 item.kept[name] = original[name]
         if isinstance(item, Conversation):
             item.output_markers = self.spec.tool_output_markers or ()
-            _check_conversation(item, self.spec)
+            check_conversation(item, self.spec)
 
 
 def _with_names(value: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -192,7 +192,12 @@ def _no_layout(value: dict[str, Any], mode: str) -> str:
     return f"{detail}; layout {other.name} would, in mode {min(other.modes)}" if other else detail
 
 
-def _check_conversation(item: Conversation, spec: DatasetSpec) -> None:
+def check_conversation(item: Conversation, spec: DatasetSpec) -> None:
+    """Hold a conversation to its data set's mode and tail.
+
+    Raises:
+        RecordRejected: ``no_prompt``, ``no_assistant``.
+    """
     roles = [message["role"] for message in item.messages]
     if spec.mode == "prompts":
         if "user" not in roles:
