@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from retok_dask.tokenizers.bytelevel import ByteTable
     from retok_dask.tokenizers.cuts import CutRule
     from retok_dask.tokenizers.engines import Engine, Flat, ReferenceEngine
+    from retok_dask.tokenizers.fallback import Prefixes
     from retok_dask.tokenizers.nfc import Composer
     from retok_dask.types import Rendered
 
@@ -51,6 +52,11 @@ class BatchEncoder:
             sampled row that differs switches it off for good.
         composer: what brings texts into NFC for it, where it does not do that itself.
         guards: substrings whose rows the reference encodes.
+
+    Args:
+        table: the bytes of each id; None where tokens are placed by their characters.
+        byte_level: whether ids are cut from the text's own bytes.
+        prefixes: tells of blanks that are put before texts.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class BatchEncoder:
         *,
         normalize: Callable[[str], str] | None,
         added_tokens: dict[str, int],
+        byte_level: bool,
+        prefixes: Prefixes | None,
     ) -> None:
         self.fast: Engine | None = None
         self.composer: Composer | None = None
@@ -72,6 +80,8 @@ class BatchEncoder:
         self._rule = rule
         self._normalize = normalize
         self._pieces = PieceEncoder(reference, added_tokens)
+        self._byte_level = byte_level
+        self._prefixes = prefixes
 
     def mark(self, ids: npt.NDArray[np.bool_]) -> None:
         """Note which ids may take their text out of NFC, as the lowest bit of their sizes: one look tells both."""
@@ -100,7 +110,7 @@ class BatchEncoder:
 
     def _encode_bytewise(self, job: _Job, table: ByteTable) -> Flat:
         flat = self._engine_ids(job)
-        job.ends = token_ends(job.lengths if job.measured_ids is flat[0] else self._size_of.take(flat[0]) >> 1)
+        job.ends = token_ends(job.lengths if job.measured_ids is flat[0] else self._lengths(flat, job.texts))
         sums = np.diff(job.ends[flat[1]])
         expected = job.measured.row_bytes()
         wrong = np.flatnonzero(sums != expected)
@@ -115,15 +125,23 @@ class BatchEncoder:
             if self.fast is not None and number not in job.by_reference:
                 job.by_reference.add(number)
                 repaired[number] = self._reference_ids(job, number)
-                fits = int(table.lengths[repaired[number]].sum()) == expected[number]
+                ids = repaired[number]
+                fits = int(self._lengths((ids, np.array([0, ids.size])), [job.texts[number]]).sum()) == expected[number]
                 data = job.measured.normalized.get(number)
                 if fits and (data is None or table.decode(repaired[number]) == data):
                     continue
             job.slow.add(number)
         if repaired:
             flat = replace_rows(flat, repaired)
-            job.ends = token_ends(table.lengths.take(flat[0]))
+            job.ends = token_ends(self._lengths(flat, job.texts))
         return flat
+
+    def _lengths(self, flat: Flat, texts: Sequence[str]) -> npt.NDArray[np.integer[Any]]:
+        """How many bytes of its row each token has; a blank that the tokenizer put there is none of them."""
+        lengths = self._size_of.take(flat[0]) >> 1
+        if self._prefixes is not None:
+            self._prefixes.take_off(lengths, flat, texts)
+        return lengths
 
     def _engine_ids(self, job: _Job) -> Flat:
         """Ids of all rows by the engine in use, sampled rows compared."""
@@ -254,7 +272,7 @@ class BatchEncoder:
             except CannotEscape as error:
                 job.fail(number, RejectReason.encode_error, str(error))
                 return nothing
-        return ids, align.without_gaps(offsets, len(row.text)) if self._table is not None else offsets
+        return ids, align.without_gaps(offsets, len(row.text)) if self._byte_level else offsets
 
     def _assemble(self, job: _Job, flat: Flat) -> Encoded:
         replaced: dict[int, Int32] = {}
@@ -272,7 +290,9 @@ class BatchEncoder:
         spans = spans_of(job.rows, job.measured)
         if replaced or self._table is None:
             flat = replace_rows(flat, replaced)
-            lengths = self._table.lengths[flat[0]].astype(np.int64) if self._table else np.ones(flat[0].size, np.int64)
+            lengths = (
+                self._lengths(flat, job.texts).astype(np.int64) if self._table else np.ones(flat[0].size, np.int64)
+            )
             spans = align.with_token_cuts(spans, {n: (own, cut) for n, (own, cut, _) in cuts.items()}, set(job.failed))
             for number in cuts:
                 lengths[flat[1][number] : flat[1][number + 1]] = 1

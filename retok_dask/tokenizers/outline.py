@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from retok_dask.tokenizers.bytelevel import ByteTable, is_byte_level
+from retok_dask.tokenizers.fallback import fallback_table, has_byte_fallback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,31 +24,35 @@ class Outline:
 
     Attributes:
         steps: the definition as `tokenizers` writes it, its model without vocabulary and merges.
-        table: the bytes of its ids, if it is byte-level.
+        table: the bytes of its ids, if the text can be measured by them.
+        byte_level: whether ids are cut from the text's own bytes.
         size: one more than its largest id. Some vocabularies have gaps, and then hold fewer tokens than that.
     """
 
     steps: dict[str, Any]
     table: ByteTable | None
+    byte_level: bool
     size: int
 
     @classmethod
     def of(cls, definition_json: str) -> Self:
         """Read a definition."""
         data = orjson.loads(definition_json)
-        table = ByteTable.of(data) if is_byte_level(data) else None
+        byte_level = is_byte_level(data)
+        table = ByteTable.of(data) if byte_level else fallback_table(data) if has_byte_fallback(data) else None
         model = {name: value for name, value in data["model"].items() if name not in ("vocab", "merges")}
-        return cls(data | {"model": model}, table, _size(data))
+        return cls(data | {"model": model}, table, byte_level, _size(data))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {"steps": self.steps, "table": None if self.table is None else self.table.to_dict(), "size": self.size}
+        table = None if self.table is None else self.table.to_dict()
+        return {"steps": self.steps, "table": table, "byte_level": self.byte_level, "size": self.size}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The outline of :meth:`to_dict`."""
         table = None if data["table"] is None else ByteTable.from_dict(data["table"])
-        return cls(data["steps"], table, data["size"])
+        return cls(data["steps"], table, data["byte_level"], data["size"])
 
 
 def _size(definition: Mapping[str, Any]) -> int:

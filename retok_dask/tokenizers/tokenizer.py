@@ -21,6 +21,7 @@ from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.cuts import CutRule
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads, made_once
+from retok_dask.tokenizers.fallback import Prefixes
 from retok_dask.tokenizers.huge import normalize_long
 from retok_dask.tokenizers.load import load_definition
 from retok_dask.tokenizers.nfc import Composer, ComposingEngine, token_marks
@@ -83,16 +84,22 @@ class Tokenizer:
         self._patience = patience
         self._reference = made_once(ReferenceEngine, definition.json)
         self.outline = outline or made_once(Outline.of, definition.json)
-        steps, self.table = self.outline.steps, self.outline.table
+        steps, self.byte_level = self.outline.steps, self.outline.byte_level
+        self.table = self.outline.table if self.byte_level else None
         self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in steps.get("added_tokens", ())}
-        self.byte_level = self.table is not None
         rule = CutRule(steps if self.byte_level else {})
         normalize: Callable[[str], str] | None = None
         if self.byte_level and uses_nfc(steps):
             normalize = partial(normalize_long, self._reference.backend.normalizer.normalize_str, rule)
         self._composer = Composer.of(steps, normalize) if normalize is not None else None
         self._bare = BatchEncoder(
-            self._reference, self.table, rule, normalize=normalize, added_tokens=self.added_tokens
+            self._reference,
+            self.outline.table,
+            rule,
+            normalize=normalize,
+            added_tokens=self.added_tokens,
+            byte_level=self.byte_level,
+            prefixes=None if self.byte_level else Prefixes.of(steps, self.outline.size),
         )
 
     @classmethod
@@ -173,7 +180,7 @@ class Tokenizer:
         Taken from the payload or the user's cache; made where there is none,
         which takes seconds, once for a tokenizer and set of library versions.
         """
-        if self._choice == "reference" or not self.byte_level:
+        if self._choice == "reference" or self.outline.table is None:
             return None
         known = self._given or certificates.stored(self.definition.json_digest)
         return known if known is not None else self.certify(tier="quick")
@@ -200,7 +207,7 @@ class Tokenizer:
             self._reference,
             fast,
             added_tokens=list(self.added_tokens),
-            token_texts=self.table.texts() if self.table else [],
+            token_texts=self.outline.table.texts() if self.outline.table else [],
             sample=sample,
             tier=tier,
         )
