@@ -11,7 +11,7 @@ from retok_dask.completions.layouts import (
     layout_for,
     layout_names,
 )
-from retok_dask.completions.layouts.own import problem_of
+from retok_dask.completions.layouts.own import function_files, problem_of
 from retok_dask.completions.lines import read_stream
 from retok_dask.completions.listing import compare_listings, list_inputs
 from retok_dask.completions.readers import read_records
@@ -30,6 +30,7 @@ __all__ = [
     "compare_listings",
     "content_key",
     "detect_layout",
+    "function_files",
     "item_filter",
     "layout_for",
     "layout_names",

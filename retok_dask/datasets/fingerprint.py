@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retok_dask.completions import function_files
 from retok_dask.datasets.folder import INPUTS, RECIPE, RUN, OutputFolder
 from retok_dask.errors import FingerprintMismatch, OutputError, RecipeError
 from retok_dask.kernel import golden_ids
@@ -85,7 +86,7 @@ class Fingerprint:
         schema_version: of the sample schema.
         sources: what made the rows of each data set of ids, by digest.
         facts: of the tokenizer, for checks and exits that do without it; no
-            part of the digest. Its golden ids are compared all the same.
+            part of the digest. Its golden ids, and the files of the user's functions, are compared all the same.
     """
 
     recipe: dict[str, Any]
@@ -164,6 +165,10 @@ class Fingerprint:
             found.append(
                 "the tokenizer gives other ids for the golden texts than it did, although its files are the same"
             )
+        functions = old.facts.get(FUNCTIONS) or {}
+        for name, now in (self.facts.get(FUNCTIONS) or {}).items():
+            if functions.get(name, now) != now:
+                found.append(f"the module of the function {name!r} has changed")
         for name in sorted({*old.versions, *self.versions}):
             before, now = old.versions.get(name, "none"), self.versions.get(name, "none")
             if before != now:
@@ -278,6 +283,9 @@ NEW_DATASET = "new data set"
 GOLDEN = "golden_ids"
 """Fact of a tokenizer: its ids of the golden texts, to notice a library that changed beneath the same files."""
 
+FUNCTIONS = "functions"
+"""Fact of a run: the digest of the file of each function of the user's own, where the client could read it."""
+
 
 def library_versions() -> dict[str, str]:
     """Versions of everything that could matter, by name."""
@@ -291,6 +299,8 @@ def library_versions() -> dict[str, str]:
 
 def _facts(recipe: Recipe, tokenizer: Any) -> dict[str, Any]:
     facts = {name: getattr(tokenizer, name, None) for name in FACTS}
+    if functions := function_files(recipe.datasets):
+        facts[FUNCTIONS] = functions
     if isinstance(tokenizer, Tokenizer):
         facts[GOLDEN] = golden_ids(tokenizer)
         if any(spec.mode == "text" for spec in recipe.datasets):

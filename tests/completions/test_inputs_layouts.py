@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from unittest import mock
 
 import numpy as np
 import orjson
@@ -16,6 +18,7 @@ from retok_dask.errors import RecipeError
 from retok_dask.types import (
     Conversation,
     Document,
+    FilterReason,
     Record,
     RecordFiltered,
     RecordRejected,
@@ -373,6 +376,9 @@ ODD = {
     "none": lambda: None,
     "generator": lambda: (item for item in [Conversation([Q, A])]),
     "exit": lambda: sys.exit(3),
+    "end of a generator": lambda: (_ for _ in ()).throw(GeneratorExit),
+    "coroutine": lambda: later(),  # noqa: PLW0108  defined below
+    "filter without a text": lambda: (_ for _ in ()).throw(RecordFiltered("mine", None)),
     "refusal without a text": lambda: (_ for _ in ()).throw(RecordRejected(RejectReason.bad_layout, None)),
     "no messages": lambda: Conversation(None),
     "messages of a generator": lambda: Conversation(message for message in [Q, A]),
@@ -398,6 +404,27 @@ def test_what_a_layout_of_the_users_own_gives_is_looked_at_before_it_costs_more_
     reason, detail = refusal({"odd": name}, layout=f"{__name__}:odd")
     assert reason == "user_function_failed"
     assert ":odd" in detail
+
+
+@pytest.mark.parametrize("reason", [FilterReason.too_short, "mine"])
+def test_functions_of_the_users_own_may_say_that_a_good_record_is_left_out(reason):
+    """As filtered, with the reason that they give: no reject."""
+    record = Record("f", 0, 0, None, {"odd": "filtered"})
+    spec = recipe_for("x", layout=f"{__name__}:odd", filters={"function": f"{__name__}:odd"}).datasets[0]
+    with mock.patch.dict(ODD, filtered=lambda: (_ for _ in ()).throw(RecordFiltered(reason, "told"))):
+        for asked in (layout_for(spec), record_filter(spec)):
+            with pytest.raises(RecordFiltered) as told:
+                asked(record)
+            assert (told.value.reason, told.value.detail) == (reason, "told")
+
+
+def test_a_keyboard_interrupt_in_the_main_thread_is_the_users():
+    with mock.patch.dict(ODD, stopped=lambda: (_ for _ in ()).throw(KeyboardInterrupt)):
+        with pytest.raises(KeyboardInterrupt):
+            refusal({"odd": "stopped"}, layout=f"{__name__}:odd")
+        with ThreadPoolExecutor(1) as worker:
+            asked = worker.submit(refusal, {"odd": "stopped"}, layout=f"{__name__}:odd")
+            assert asked.result() == ("user_function_failed", f"{__name__}:odd: KeyboardInterrupt: ")
 
 
 def rows_of_ids(record):

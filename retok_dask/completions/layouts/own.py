@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
+import inspect
+import sys
+import threading
 from importlib import import_module
-from inspect import iscoroutine, isgenerator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from retok_dask.errors import RecipeError, count_of
-from retok_dask.types import Conversation, Document, Item, RecordRejected, RejectReason, TokenRow
+from retok_dask.types import Conversation, Document, Item, RecordFiltered, RecordRejected, RejectReason, TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    from retok_dask.recipe import DatasetSpec
 
 TAKES: dict[str, tuple[type, ...]] = {"text": (Document,), "tokens": (TokenRow,)}
 """What a mode's rows are made of; the other modes take conversations, and documents among them."""
@@ -22,14 +30,21 @@ TAKES: dict[str, tuple[type, ...]] = {"text": (Document,), "tokens": (TokenRow,)
 def own_function(name: str, what: str) -> Callable[[dict[str, Any]], Any]:
     """The function that a recipe names as ``module:function``.
 
+    A module that lies in the folder where the command runs is found too, as
+    ``python -m`` finds it.
+
     Raises:
         RecipeError: there is none of this name.
     """
     module, _, attribute = name.partition(":")
     try:
-        function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        msg = f"{what} {name!r} cannot be imported: {error}; write module:function, importable on every worker"
+        function = getattr(_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        told = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        msg = (
+            f"{what} {name!r} cannot be imported: {told}; write module:function, and have the module's file in the "
+            "folder where the command runs, or where the Python of every worker finds it (PYTHONPATH)"
+        )
         raise RecipeError(msg) from error
     if not callable(function):
         msg = f"{what} {name!r} is no function but of type {type(function).__name__}; name a function of one record"
@@ -37,23 +52,57 @@ def own_function(name: str, what: str) -> Callable[[dict[str, Any]], Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _module(name: str) -> ModuleType:
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            here = str(Path.cwd())
+            if error.name != name.partition(".")[0] or here in sys.path:
+                raise
+            sys.path.append(here)  # last: it hides nothing that is installed
+            try:
+                return import_module(name)
+            except ModuleNotFoundError:
+                sys.path.remove(here)
+                raise
+
+
+def function_files(specs: Iterable[DatasetSpec]) -> dict[str, str]:
+    """Hex sha256 of the module's file of each function that data sets name, where it can be read here."""
+    names = {spec.layout for spec in specs if ":" in spec.layout} | {
+        spec.filters.function for spec in specs if spec.filters.function
+    }
+    found = {}
+    for name in sorted(names):
+        with contextlib.suppress(Exception):  # built in, of a notebook, or only workers have it: nothing to compare
+            path = inspect.getsourcefile(_module(name.partition(":")[0]))
+            found[name] = hashlib.sha256(Path(path or "").read_bytes()).hexdigest()
+    return found
+
+
 def call_own(function: Callable[[dict[str, Any]], Any], name: str, value: dict[str, Any]) -> Any:
     """What a user's function gives for a record.
 
     It gets a copy, which it may change: kept columns and rejects show the record as it was read.
+    What it prints goes to standard error: the other stream is the command's.
 
     Raises:
-        RecordRejected: the function says so, or it fails.
+        RecordRejected, RecordFiltered: the function says so.
+        RecordRejected: it fails.
     """
     try:
-        return function(copy.deepcopy(value))
-    except RecordRejected as refusal:
+        with contextlib.redirect_stdout(sys.stderr):
+            return function(copy.deepcopy(value))
+    except (RecordRejected, RecordFiltered) as refusal:
         reason: object = refusal.reason
         detail: object = refusal.detail
         if isinstance(reason, str) and isinstance(detail, str):
             raise
-        _fail(f"{name} raised RecordRejected({reason!r}, {detail!r}); both are texts")
-    except (Exception, SystemExit) as error:  # a function that exits takes no worker along
+        _fail(f"{name} raised {type(refusal).__name__}({reason!r}, {detail!r}); both are texts")
+    except BaseException as error:  # a function that exits takes no worker along
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the user's; in a worker's thread none comes from outside
         told = f"{name}: {type(error).__name__}: {error}"
         raise RecordRejected(RejectReason.user_function_failed, told) from error
 
@@ -64,8 +113,7 @@ def own_answer(made: Any, name: str) -> bool:
     Raises:
         RecordRejected: it is neither yes nor no.
     """
-    if iscoroutine(made) or isgenerator(made):
-        made.close()
+    if _not_run(made):
         _fail(f"{name} gave a {type(made).__name__}, not True or False; return the answer")
     try:
         return bool(made)
@@ -80,6 +128,8 @@ def own_items(made: Any, name: str, mode: str) -> list[Item]:
     Raises:
         RecordRejected: they are something else.
     """
+    if _not_run(made):
+        _fail(f"{name} gave a {type(made).__name__}, of which nothing has run; return what it would give, as a list")
     items = made if isinstance(made, list) else [made]
     if not all(isinstance(item, Conversation | Document | TokenRow) for item in items):
         _fail(f"{name} gave {type(made).__name__}, not a Conversation, Document, TokenRow or a list of them")
@@ -88,6 +138,14 @@ def own_items(made: Any, name: str, mode: str) -> list[Item]:
         if wrong:
             _fail(f"{name} gave a {type(item).__name__} whose {wrong}")
     return items
+
+
+def _not_run(made: Any) -> bool:
+    """Whether an answer is code that waits to be run; it is closed, so that nobody warns of it later."""
+    waits = inspect.iscoroutine(made) or inspect.isgenerator(made)
+    if waits:
+        made.close()
+    return waits
 
 
 def problem_of(item: Item, mode: str) -> str | None:
