@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loaded
 
@@ -14,6 +14,9 @@ from retok_dask.templates import ChatTemplate
 from retok_dask.templates.learned import State
 from retok_dask.tokenizers import Tokenizer
 from retok_dask.types import KIND_NAMES, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def qwen() -> Tokenizer:
@@ -48,16 +51,21 @@ _PROVED: dict[str, State] = {}
 _OF_TEMPLATES = {"template", "history", "control_tokens", "system", "normalize", "engine", "date"}
 
 
-def prove_once(made: Pipeline) -> None:
-    """Give a pipeline its template as a worker gets it, if one with the same settings was proved in this process before."""
-    if made.dataset.mode not in ("chat", "prompts") or "template" in made.__dict__:
-        return
-    settings = made.recipe.model_dump_json(include=_OF_TEMPLATES)
-    key = f"{settings} {made.tokenizer.digest} {made.tokenizer.special_tokens_map}"
+def proved_once(recipe: Recipe, tokenizer: Tokenizer, prove: Callable[[], ChatTemplate]) -> ChatTemplate:
+    """A template as a worker gets it, if one with the same settings was proved in this process before; else a new one."""
+    settings = recipe.model_dump_json(include=_OF_TEMPLATES)
+    key = f"{settings} {tokenizer.digest} {tokenizer.special_tokens_map}"
     if key in _PROVED:
-        made.__dict__["template"] = ChatTemplate.restore(_PROVED[key])
-    else:
-        _PROVED[key] = made.template.reduce()
+        return ChatTemplate.restore(_PROVED[key])
+    made = prove()
+    _PROVED[key] = made.reduce()
+    return made
+
+
+def prove_once(made: Pipeline) -> None:
+    """Give a pipeline its template, proved once for all with the same settings."""
+    if made.dataset.mode in ("chat", "prompts") and "template" not in made.__dict__:
+        made.__dict__["template"] = proved_once(made.recipe, made.tokenizer, lambda: made.template)
 
 
 def outcome(made: Pipeline, values: list[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], UnitStats]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipelines import proved_once
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -65,7 +66,11 @@ def demo_recipe(folder: Path, conversations: int = 90, **changes: Any) -> Recipe
 def run_recipe(recipe: Recipe) -> OutputFolder:
     """Do what a run does, in this process."""
     tokenizer = Tokenizer.load(recipe.tokenizer, engine=recipe.engine)
-    template = ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=DAY)
+    template = proved_once(
+        recipe,
+        tokenizer,
+        lambda: ChatTemplate.load(recipe.template, tokenizer=tokenizer, recipe=recipe, date=DAY),
+    )
     listing = list_inputs(recipe)
     folder = OutputFolder(recipe.output, recipe.storage)
     fingerprint = Fingerprint.of(recipe, listing, tokenizer, template, date=DAY)
