@@ -38,7 +38,7 @@ demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, wri
 
 test: $(VENV)/.dev  ## Install what the tests need and run them
 	@$(BIN)/python -m compileall -q retok_dask  # once, where Python keeps no bytecode: tests start hundreds of processes
-	$(BIN)/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-browser: $(VENV)/.dev  ## Drive a real JupyterLab in Chromium (.ci/install-browser puts that on a Debian machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'

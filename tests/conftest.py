@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import assets
 import pytest
 from s3server import s3, s3_server
+from xdist.scheduler import LoadFileScheduling
 
 __all__ = ["s3", "s3_server"]
 
@@ -31,16 +32,28 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what stays in one process, and in which order it begins."""
-    groups = {item: _group(item.path.relative_to(Path(__file__).parent)) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+    """What takes longest begins first."""
     places = {group: place for place, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(groups[item], len(LONGEST)))
+    items.sort(key=lambda item: places.get(_group(item.nodeid), len(LONGEST)))
 
 
-def _group(path: Path) -> str:
-    return path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()
+class _Together(LoadFileScheduling):
+    """Gives each process whole files, or whole folders of those that load the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Together | None:
+    """See :class:`_Together`; other ways to distribute are left as they are."""
+    return _Together(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def _group(nodeid: str) -> str:
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    folder = path.partition("/")[0]
+    return folder if folder in TOGETHER else path
 
 
 @pytest.fixture(scope="session", autouse=True)

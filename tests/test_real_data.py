@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import assets
+import loaded
 import pytest
 import yaml
 from pipelines import trained_text
-from tokenizers import Tokenizer as Backend
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from retok_dask.checks import validate
 from retok_dask.cluster import run, status
@@ -53,7 +53,7 @@ def family(name: str):
     if name == "qwen3_6":
         recipe = Recipe.from_dict({"tokenizer": qwen_tokenizer_spec(), "template": {"text": chat_template()}} | common)
         made = _with_fast_engine(recipe)
-        reference = PreTrainedTokenizerFast(tokenizer_object=_backend(made), chat_template=chat_template())
+        reference = loaded.reference(made.tokenizer.definition.json, chat_template=chat_template())
     else:
         folder = assets.tokenizer_folder(name)
         made = _with_fast_engine(Recipe.from_dict({"tokenizer": str(folder)} | common))
@@ -69,16 +69,12 @@ def _with_fast_engine(recipe: Recipe) -> Pipeline:
     return made
 
 
-def _backend(made: Pipeline):
-    return Backend.from_str(made.tokenizer.definition.json)
-
-
 @pytest.mark.parametrize("pattern", FILES)
 @pytest.mark.parametrize("name", ["qwen3_6", "qwen3"])
 def test_every_record_equals_the_reference(name, pattern):
-    loaded, reference = family(name)
-    made = Pipeline(loaded.recipe.with_changes(datasets=[{"input": str(DATA / pattern)}]))
-    made.__dict__ |= {"tokenizer": loaded.tokenizer, "template": loaded.template}
+    whole, reference = family(name)
+    made = Pipeline(whole.recipe.with_changes(datasets=[{"input": str(DATA / pattern)}]))
+    made.__dict__ |= {"tokenizer": whole.tokenizer, "template": whole.template}
     found = list(made.records())
     rows, stats = {}, UnitStats()
     for batch in made.process(found):
@@ -110,11 +106,11 @@ def test_every_record_equals_the_reference(name, pattern):
 def test_the_example_recipe_runs_on_a_cluster(name, tmp_path, monkeypatch):
     """`examples/real-conversations.yaml`: ten data sets at once, every record accounted for, valid, as in the README."""
     monkeypatch.chdir(tmp_path)
-    loaded, _ = family(name)
+    whole, _ = family(name)
     example = yaml.safe_load((ROOT / "examples" / "real-conversations.yaml").read_text())
     for spec in example["datasets"]:
         spec["input"] = spec["input"].replace("data/", f"{DATA}/", 1)
-    given = loaded.recipe.model_dump(mode="json", exclude_unset=True)
+    given = whole.recipe.model_dump(mode="json", exclude_unset=True)
     example |= {"tokenizer": given["tokenizer"], "template": given.get("template", {})}
     result = run(Recipe.from_dict(example), progress="none")
     assert result.exit_code == 0, result.to_text()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import assets
 import loaded
 from pipelines import pipeline
-from transformers import PreTrainedTokenizerFast
 
 from retok_dask.single import Pipeline
 from retok_dask.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 GLM_MARKERS = "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <arg_key> </arg_key> <arg_value> </arg_value> /nothink"
 
@@ -65,12 +66,8 @@ def real(template: str, vocabulary: str = "qwen3_6", **changes: Any) -> Pipeline
 
 @cache
 def _reference(vocabulary: str) -> PreTrainedTokenizerFast:
-    loaded = tokenizer(vocabulary)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
-        file.write(loaded.definition.json)
-        file.flush()
-        # from a file, because an object is copied: it would be built three times, and each takes seconds
-        return PreTrainedTokenizerFast(tokenizer_file=file.name, **loaded.special_tokens_map)
+    known = tokenizer(vocabulary)
+    return loaded.reference(known.definition.json, **known.special_tokens_map)
 
 
 def reference_ids(template: str, vocabulary: str, messages: list[dict[str, Any]], **more: Any) -> list[int]:
