@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from retok_dask.tokenizers.engines import Engine
 
-FORMAT = 3
+FORMAT = 4
 Tier = Literal["quick", "full"]
 GUARDS = ("'\u017f",)
 """Substrings on which engines are known to differ: case folding of ``'ſ`` in contractions (o200k)."""

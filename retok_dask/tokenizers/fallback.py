@@ -9,6 +9,8 @@ too short, which its sum of bytes shows.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -16,19 +18,26 @@ import numpy as np
 from retok_dask.tokenizers.bytelevel import ByteTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from retok_dask.tokenizers.engines import Flat
+    from retok_dask.tokenizers.engines import Engine, Flat
 
     Int64 = npt.NDArray[np.int64]
 
 MARK = "▁"
 
+_Rule = Literal["never", "first", "always", "even before blanks"]
+"""Where a ``▁`` is put before a text."""
+
 _BLANKS = (b" ", MARK.encode())
 
 _WRITE_BLANKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+_METASPACE = re.compile(r'"pre_tokenizer"\s*:\s*\{\s*"type"\s*:\s*"Metaspace"[^{}]*\}')
+_NO_NORMALIZER = re.compile(r'"normalizer"\s*:\s*null')
+"""Quotes inside a JSON string are escaped, so that no token's text looks like these."""
+
 _PREPEND = {"type": "Prepend", "prepend": MARK}
 
 
@@ -50,11 +59,11 @@ def _byte(value: int) -> str:
     return f"<0x{value:02X}>"
 
 
-def _prefix_rule(definition: Mapping[str, Any]) -> Literal["never", "first", "always", "even before blanks"] | None:
-    """Where a ``▁`` is put before a text; None where blanks are written in a way that is not understood."""
+def _prefix_rule(definition: Mapping[str, Any]) -> _Rule | None:
+    """The rule of a definition; None where it writes blanks in a way that is not understood."""
     normalizer, split = definition.get("normalizer"), definition.get("pre_tokenizer")
     if normalizer is None and split is not None and split["type"] == "Metaspace" and split["replacement"] == MARK:
-        rule: Literal["never", "first", "always"] = split["prepend_scheme"]
+        rule: _Rule = split["prepend_scheme"]
         return rule
     keeps = split is None or (
         split["type"] == "Split" and split["pattern"] == {"String": " "} and split["behavior"] != "Removed"
@@ -120,6 +129,62 @@ class Prefixes:
             found.append(not data.startswith(_BLANKS, place - put))
             put += found[-1]
         return np.array(found, np.bool_)
+
+
+class PrefixWriter:
+    """Puts the blanks into texts that a tokenizer would put before them, for an engine that does not."""
+
+    def __init__(self, rule: _Rule, added_tokens: Iterable[str]) -> None:
+        self._rule = rule
+        longest_first = sorted(added_tokens, key=len, reverse=True)
+        self._added = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    @classmethod
+    def of(cls, definition: Mapping[str, Any]) -> Self | None:
+        """The writer of a definition; None where an engine must do it itself, or there is nothing to put."""
+        split, added = definition.get("pre_tokenizer") or {}, definition.get("added_tokens", ())
+        rule = _prefix_rule(definition)
+        if split.get("type") != "Metaspace" or split["split"] or rule is None:
+            return None
+        if any(token["normalized"] or token["single_word"] for token in added):
+            return None
+        return cls(rule, [token["content"] for token in added])
+
+    def write(self, text: str) -> str:
+        """A text as the model sees it."""
+        if self._rule == "never":
+            return text
+        parts: list[str] = []
+        at = 0
+        for token in self._added.finditer(text):
+            parts += [self._section(text[at : token.start()], at), token[0]]
+            at = token.end()
+        return "".join([*parts, self._section(text[at:], at)])
+
+    def _section(self, text: str, at: int) -> str:
+        is_bare = text and not text.startswith((" ", MARK))
+        return f" {text}" if is_bare and not (self._rule == "first" and at) else text
+
+
+class PrefixingEngine:
+    """An engine whose definition puts no blanks before texts, given texts that have them."""
+
+    def __init__(self, bare: Engine, writer: PrefixWriter) -> None:
+        self.name = bare.name
+        self._bare, self._writer = bare, writer
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        """See :class:`~retok_dask.tokenizers.engines.Engine`."""
+        return self._bare.encode([*map(self._writer.write, texts)])
+
+
+def without_prefixes(definition_json: str) -> str:
+    """A definition with Metaspace as one whose normalizer writes blanks, and nothing else.
+
+    In its text, because a parsed vocabulary takes many times its size.
+    """
+    bare = _METASPACE.sub('"pre_tokenizer":null', definition_json)
+    return _NO_NORMALIZER.sub(lambda _: f'"normalizer":{json.dumps(_WRITE_BLANKS)}', bare)
 
 
 def fallback_table(definition: Mapping[str, Any]) -> ByteTable:

@@ -21,7 +21,7 @@ from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.cuts import CutRule
 from retok_dask.tokenizers.definition import Definition
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads, made_once
-from retok_dask.tokenizers.fallback import Prefixes
+from retok_dask.tokenizers.fallback import Prefixes, PrefixingEngine, PrefixWriter, without_prefixes
 from retok_dask.tokenizers.huge import normalize_long
 from retok_dask.tokenizers.load import load_definition
 from retok_dask.tokenizers.nfc import Composer, ComposingEngine, token_marks
@@ -92,6 +92,7 @@ class Tokenizer:
         if self.byte_level and uses_nfc(steps):
             normalize = partial(normalize_long, self._reference.backend.normalizer.normalize_str, rule)
         self._composer = Composer.of(steps, normalize) if normalize is not None else None
+        self._writer = PrefixWriter.of(steps) if self.outline.table is not None else None
         self._bare = BatchEncoder(
             self._reference,
             self.outline.table,
@@ -197,7 +198,7 @@ class Tokenizer:
 
     def _compare_engines(self, sample: Iterable[str], tier: Tier) -> Certificate:
         try:
-            fast: Engine = made_once(FastEngine, self._fast_definition())
+            fast = self._make_fast()
         except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
             return certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
         if self._composer is not None:
@@ -218,7 +219,7 @@ class Tokenizer:
         certificate = self._leave()
         if certificate is not None:
             doing("loading the fast engine")
-            self._bare.fast = made_once(FastEngine, self._fast_definition())
+            self._bare.fast = self._make_fast()
             self._bare.composer = self._composer
             if self._composer is not None and self.table is not None:
                 self._bare.mark(token_marks(self.table.split()))
@@ -230,12 +231,14 @@ class Tokenizer:
         found = self.certificate
         return found if found and found.passed and found.holds_for(self.definition.json_digest) else None
 
-    def _fast_definition(self) -> str:
-        """What the fast engine is made from: without the normalizer where its texts are in NFC before it sees them."""
+    def _make_fast(self) -> Engine:
+        """The fast engine, made without what is done to its texts before it sees them."""
+        if self._writer is not None:
+            return PrefixingEngine(made_once(FastEngine, without_prefixes(self.definition.json)), self._writer)
         if self._composer is None:
-            return self.definition.json
+            return made_once(FastEngine, self.definition.json)
         # in the text, because a parsed vocabulary takes many times its size, and worker memory never shrinks again
-        return _NFC_STEP.sub('"normalizer":null', self.definition.json)
+        return made_once(FastEngine, _NFC_STEP.sub('"normalizer":null', self.definition.json))
 
     @property
     def engine(self) -> str:

@@ -15,7 +15,7 @@ from retok_dask.tokenizers import Tokenizer, tokenizer
 from retok_dask.tokenizers.probes import FRAGMENTS, hostile
 
 FOLDERS = ["qwen3", "llama3_1", "gptoss", "deepseek_v3", "mistral_nemo", "gpt2", "gpt4o", "llama2", "gemma3"]
-FAST = ["qwen3_6", "kimi", "qwen3", "llama3_1", "gptoss", "deepseek_v3", "mistral_nemo", "gpt2", "gemma3"]
+FAST = ["qwen3_6", "kimi", "qwen3", "llama3_1", "gptoss", "deepseek_v3", "mistral_nemo", "gpt2", "gemma3", "llama2"]
 
 
 def ids_of(name: str, texts: list[str], engine: str = "auto") -> list[list[int]]:
@@ -54,11 +54,10 @@ def test_patience_leaves_a_little_to_the_reference(monkeypatch):
     assert tokenizer.FastEngine.call_count == 1
 
 
-@pytest.mark.parametrize("name", ["llama2", *assets.TINY[3:]])
+@pytest.mark.parametrize("name", assets.TINY[3:])
 def test_other_kinds_use_the_reference(name):
     assert load(name).engine == "tokenizers"
-    certificate = load(name).certificate
-    assert certificate is None or "cannot load it" in certificate.reason
+    assert load(name).certificate is None
 
 
 def tiktoken_of(name: str):
