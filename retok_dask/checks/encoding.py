@@ -19,7 +19,7 @@ from retok_dask.completions.storage import storage_options
 from retok_dask.datasets import OutputFolder, Receipt, read_recipe, read_run
 from retok_dask.datasets.digest import row_digests
 from retok_dask.datasets.rows import read_batches
-from retok_dask.errors import InputError, OutputError, RetokError, StorageError
+from retok_dask.errors import InputError, OutputError, RecipeError, RetokError, StorageError
 from retok_dask.kernel import Kernel
 from retok_dask.schema import kept_columns, sample_id, sample_schema
 from retok_dask.templates import ChatTemplate
@@ -122,7 +122,7 @@ def encode_unit_again(
         return findings  # a receipt or file that cannot be read is what the checks of files report
     try:
         _compare(findings, folder, receipt, encoder, stored, wanted)
-    except InputError as error:
+    except (InputError, RecipeError) as error:  # the files are gone, or a function of the user's own is not here
         findings.problems["source_gone"] = [str(error)]
     except RetokError as error:
         findings.add("re_encoding", f"it cannot be encoded again: {error}")

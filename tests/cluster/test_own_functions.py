@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from retok_dask import validate
+
 RULES = """
 from retok_dask.types import Conversation, FilterReason, RecordFiltered
 
@@ -52,6 +54,11 @@ def test_functions_beside_the_recipe_cost_no_more_than_their_records(make_recipe
     assert (stats["records_in"], stats["records_out"]) == (6, 2)
     assert stats["rejected"] == {"user_function_failed": 2}
     assert stats["filtered"] == {"private": 1, "too_short": 1}
+
+    report = validate(str(tmp_path / "out"))  # in a folder without the module
+    assert report.passed, report.to_text()
+    (unmade,) = (check for check in report.checks if check.name == "re_encoding")
+    assert "'rules:talk' cannot be imported" in unmade.detail
 
     (tmp_path / "rules.py").write_text(RULES.replace('== "short"', '== "two"'))
     again = retok(tmp_path, "run", "recipe.yaml")
