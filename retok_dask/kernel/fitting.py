@@ -119,6 +119,8 @@ class Fitting:
             if one.bare:
                 yield from (_Change(one, one.start, one.end, value) for value in self._blanks(one, found, at))
                 continue
+            if text[one.start - 1 : one.start] == text[one.end : one.end + 1] == '"':
+                yield from _unquoted(one, text)
             edges = [(shift, last) for last in (True, False) for shift in shifts()[1:]]
             if abs(one.start - at) < abs(one.end - at):
                 edges.sort(key=lambda edge: edge[1])
@@ -126,8 +128,6 @@ class Fitting:
                 start, end = one.start + (0 if last else shift), one.end + (shift if last else 0)
                 if 0 <= start <= end <= len(text) and min(abs(one.end - at), abs(one.start - at)) <= SLACK:
                     yield _Change(one, start, end, text[start:end])
-            if text[one.start - 1 : one.start] == text[one.end : one.end + 1] == '"':
-                yield from _unquoted(one, text)
 
     def _blanks(self, one: Field, found: str, at: int) -> Iterator[str]:
         """Blanks that stand where the template wrote none, and those that it may have written around them."""

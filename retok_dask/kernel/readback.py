@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,13 @@ _INVOKE_ARGUMENT = re.compile(
     r"</(?:｜DSML｜)?parameter>",
     re.DOTALL,
 )
+_NO_LITERAL = object()
 _BEFORE_ARGUMENTS = 400
 """Characters before the JSON of a call's arguments in which its name and id stand."""
+
+
+class Ambiguous(ValueError):
+    """A text that may have been written for one value or for another."""
 
 
 def json_objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -81,7 +87,11 @@ class CallReader:
         self._between = between
 
     def read(self, text: str, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-        """Calls in OpenAI form; empty where the text is in no form that is known."""
+        """Calls in OpenAI form; empty where the text is in no form that is known.
+
+        Raises:
+            Ambiguous: its arguments do not say what they are.
+        """
         return (
             self._from_json(text)
             or _from_tags(text, _XML_CALL, _XML_ARGUMENT, tools)
@@ -116,29 +126,48 @@ def _from_tags(
         for one in argument.finditer(found[2]):
             said = one.groupdict()
             value = said["value"] if said["value"] is not None else said["bare"]
-            kind = {"true": "string", "false": "any"}.get(said.get("text") or "", kinds.get(said["key"]))
-            values[said["key"]] = _value(value, kind)
+            types = {"true": {"string"}, "false": {"json"}}.get(said.get("text") or "", kinds.get(said["key"], set()))
+            values[said["key"]] = _value(said["key"], value, types)
         calls.append(_call(found[1], values))
     return calls
 
 
-def _argument_types(name: str, tools: list[dict[str, Any]] | None) -> dict[str, str]:
+def _argument_types(name: str, tools: list[dict[str, Any]] | None) -> dict[str, set[str]]:
     for tool in tools or ():
         function = tool.get("function", tool)
         if function.get("name") == name:
             properties = (function.get("parameters") or {}).get("properties") or {}
-            return {key: str(schema.get("type")) for key, schema in properties.items() if isinstance(schema, dict)}
+            types = {key: schema.get("type") for key, schema in properties.items() if isinstance(schema, dict)}
+            return {key: {found} if isinstance(found, str) else set(found or ()) for key, found in types.items()}
     return {}
 
 
-def _value(text: str, kind: str | None) -> Any:
-    """An argument that was written without quotes: text, unless its schema or its form says otherwise."""
-    if kind == "string" or (kind is None and not text.startswith(("{", "["))):
+def _value(key: str, text: str, types: set[str]) -> Any:
+    """An argument that was written without quotes: what its schema says, or a text that can be nothing else.
+
+    Raises:
+        Ambiguous: a number and the text of it, for example, are written alike.
+    """
+    if types == {"string"}:
         return text
-    try:
-        return json.loads(text)
-    except ValueError:
+    value = _literal(text)
+    if value is _NO_LITERAL:
         return text
+    if types and "string" not in types:
+        return value
+    msg = f"argument {key!r} may be the text {text[:40]!r} or a value that is written so, and no schema says which"
+    raise Ambiguous(msg)
+
+
+def _literal(text: str) -> Any:
+    """The value that a text is, other than a text: as JSON has it, or as Python prints it."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return _NO_LITERAL if isinstance(value, str) else value
+    return _NO_LITERAL
 
 
 def _call(name: str, arguments: dict[str, Any], call_id: Any = None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from retok_dask.completions import check_conversation
 from retok_dask.kernel.controls import ControlFinder, control_tokens, document_escapes
 from retok_dask.kernel.fitting import Field, Fitting
-from retok_dask.kernel.readback import CallReader, read_tools
+from retok_dask.kernel.readback import Ambiguous, CallReader, read_tools
 from retok_dask.kernel.tooloutput import tool_output
 from retok_dask.kernel.wrappers import SLACK, Part, Wrappers, merged
 from retok_dask.schema import SOURCE_TOKENS_COLUMN
@@ -185,9 +185,12 @@ class Recoverer:
                 fields.append(self._bare(text, parts, message, kind, name))
         if "tool_call" in kinds:
             written = "".join(text[part.start : part.end] for part in parts if part.kind == "tool_call")
-            message["tool_calls"] = self._calls.read(written, of.tools)
+            number = parts[0].message
+            try:
+                message["tool_calls"] = self._calls.read(written, of.tools)
+            except Ambiguous as error:
+                _refuse(f"a call of message {number}: {error}")
             if not message["tool_calls"]:
-                number = parts[0].message
                 _refuse(f"the calls of message {number} are written in a form from which they cannot be read back")
         return message
 

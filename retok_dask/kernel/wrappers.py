@@ -77,7 +77,7 @@ class Wrap:
         """Where it ends in `text` if it stands at `start`, and what it says."""
         if self.pattern is not None:
             found = self.pattern.match(text, start)
-            return (found.end(), found.groupdict()) if found else None
+            return (found.end(), _said(found)) if found else None
         if not text.startswith(self.text, start):
             return None
         end = start + len(self.text)
@@ -91,7 +91,7 @@ class Wrap:
         if self.pattern is None:
             return (stop - len(self.text), {}) if text.endswith(self.text, begin, stop) else None
         found = self.pattern.search(text, max(begin, stop - len(self.text) - _LONGEST), stop)
-        return (found.start(), found.groupdict()) if found else None
+        return (found.start(), _said(found)) if found else None
 
 
 @dataclass(slots=True)
@@ -168,6 +168,10 @@ class Wrappers:
         return None
 
 
+def _said(found: re.Match[str]) -> dict[str, Any]:
+    return {name: text for name, text in found.groupdict().items() if text}
+
+
 def _tries(wraps: list[Wrap]) -> Iterator[tuple[Wrap, int]]:
     """Wraps with the shifts to look for them at: what has letters or signs in it first, wherever it is near."""
     told, blank = [w for w in wraps if w.text.strip()], [w for w in wraps if not w.text.strip()]
@@ -200,7 +204,7 @@ def _rendered(template: ChatTemplate, probe: Probe) -> tuple[list[dict[str, Any]
 def _wrap(text: str, message: dict[str, Any], form: str) -> Wrap:
     """What a probe shows of the text before or after a message's part; `form` is that of its pattern."""
     if message["role"] == "tool":
-        slots = {message.get("tool_call_id"): ("tool_call_id", _ID), message.get("name"): ("name", _NAME)}
+        slots = {message.get("tool_call_id"): ("tool_call_id", rf"(?:{_ID})?"), message.get("name"): ("name", _NAME)}
         slots |= dict.fromkeys(("probe_weather", "probe_clock"), ("", _NAME))
         pattern = _with_slots(text, {value: slot for value, slot in slots.items() if value})
         return Wrap(text, None if pattern is None else re.compile(form.format(pattern)))

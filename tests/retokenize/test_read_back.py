@@ -62,9 +62,15 @@ TALKS = {
         answer("z"),
     ],
     "system_and_tools": [SYSTEM, *TURN],
+    "calls_without_ids": [
+        user("w?"),
+        answer("", tool_calls=[{"type": "function", "function": {"name": "clock", "arguments": {}}}]),
+        {"role": "tool", "content": 'a "b"\nc'},
+        answer("z"),
+    ],
     "tools_alone": [user("a"), answer("b")],
 }
-WITH_TOOLS = {"call", "two_calls", "calls_of_two_turns", "system_and_tools", "tools_alone"}
+WITH_TOOLS = {"calls_without_ids", "call", "two_calls", "calls_of_two_turns", "system_and_tools", "tools_alone"}
 
 NEW = "Qwen-Qwen3-0.6B"
 OLD = {
@@ -73,8 +79,13 @@ OLD = {
     "deepseek-ai-DeepSeek-V3.1": {"blank_reasoning", *WITH_TOOLS},
     "deepseek-ai-DeepSeek-V3.2": {"blank_reasoning"},
     "moonshotai-Kimi-K2": {"blank_reasoning"},
-    "mistralai-Mistral-Nemo-Instruct-2407": {"blank_system", "blank_reasoning", "system_and_tools"},
-    "Mistral-Small-3.2-24B-Instruct-2506": {"blank_reasoning"},
+    "mistralai-Mistral-Nemo-Instruct-2407": {
+        "blank_system",
+        "blank_reasoning",
+        "system_and_tools",
+        "calls_without_ids",
+    },
+    "Mistral-Small-3.2-24B-Instruct-2506": {"blank_reasoning", "calls_without_ids"},
     "meta-llama-Llama-3.2-3B-Instruct": {"blank", "line", "lines", "blank_system", "blank_reasoning", "two_calls"},
 }
 """Old templates, and the talks of which they leave something out, take blanks off, or refuse them."""
@@ -143,6 +154,30 @@ def test_rows_of_other_templates_become_what_a_fresh_run_gives(old, tokenizer, t
     write_run(recipe(tokenizer, old, talks, tmp_path / "old"))
     moved = rows_of(write_run(recipe(tokenizer, NEW, tmp_path / "old", tmp_path / "moved", format="retok")))
     assert {name for name in TALKS if moved.get(name) != fresh[name]} == OLD[old]
+
+
+def test_arguments_that_may_be_texts_or_values_are_not_guessed(tokenizer, tmp_path):
+    """Without quotes 3 and "3" are written alike: a schema tells them apart, or nothing does."""
+    typed = {"city": {"type": "string"}, "days": {"type": "integer"}, "either": {"type": ["string", "integer"]}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": typed}}}]
+    told = {"city": ["3", "true", "[1]", "x", "{'a': 1}"], "days": [3], "either": ["x"], "free": ["x", "3 4", "{x"]}
+    open_ = {"either": ["3", 3], "free": ["3", 3, True, [1, "a"], '{"a": 1}', "{'a': 1}", "2.5"]}
+    talks = [
+        {"messages": [user("w?"), answer("", tool_calls=[call(1, "f", **{key: value})]), result("r"), answer("z")]}
+        | {"tools": tools, "id": f"{kind} {key} {value!r}"}
+        for kind, arguments in (("told", told), ("open", open_))
+        for key, values in arguments.items()
+        for value in values
+    ]
+    (tmp_path / "chat.jsonl").write_bytes(b"\n".join(map(orjson.dumps, talks)))
+    wanted = rows_of(write_run(recipe(tokenizer, NEW, tmp_path / "chat.jsonl", tmp_path / "fresh")))
+    for old in ("GLM-4.6", "Qwen3.5-4B"):
+        write_run(recipe(tokenizer, old, tmp_path / "chat.jsonl", tmp_path / old))
+        moved = write_run(recipe(tokenizer, NEW, tmp_path / old, tmp_path / f"new-{old}", format="retok"))
+        assert rows_of(moved) == {name: row for name, row in wanted.items() if name.startswith("told")}
+        rejects = [one for path in Path(tmp_path / f"new-{old}").glob("rejects/*/*") for one in rejects_of(path)]
+        assert len(rejects) == sum(map(len, open_.values()))
+        assert all("no schema says which" in reject["detail"] for reject in rejects)
 
 
 def test_what_rows_do_not_say_is_counted_and_named_by_a_plan(tokenizer, tmp_path):
