@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -10,6 +9,7 @@ import numpy as np
 import orjson
 
 from retok_dask.tokenizers.bytelevel import CHAR_TO_BYTE
+from retok_dask.tokenizers.fallback import BYTE_PIECE, MARK, piece_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from retok_dask.tokenizers import Tokenizer
-
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_BLANK = "\u2581"
-"""What SentencePiece writes for a space."""
 
 
 @dataclass(slots=True)
@@ -51,7 +47,7 @@ class Spelling:
             spaced = any(step.get("add_prefix_space") for step in _steps(data.get("pre_tokenizer"), "pretokenizers"))
             prefix: Literal["never", "first", "always"] = "first" if spaced else "never"
         elif _blanks_are_marked(data):
-            tokens = {index: _from_piece(text) for text, index in vocabulary.items()}
+            tokens = {index: piece_bytes(text) for text, index in vocabulary.items()}
             prefix = _dummy_prefix(data)
         else:
             return None
@@ -92,7 +88,7 @@ def byte_pieces(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
         if index >= found.size:
             continue
         if marked:
-            found[index] = _BYTE.fullmatch(text) is not None
+            found[index] = BYTE_PIECE.fullmatch(text) is not None
         else:
             found[index] = len(text) == 1 and CHAR_TO_BYTE.get(text, 0) >= 0x80
     return found
@@ -119,7 +115,7 @@ def _blanks_are_marked(data: Mapping[str, Any]) -> bool:
     if data["model"].get("type") not in ("BPE", "Unigram"):
         return False
     return any(
-        step["type"] == "Metaspace" or (step["type"] == "Replace" and step["pattern"].get("String") == _BLANK)
+        step["type"] == "Metaspace" or (step["type"] == "Replace" and step["pattern"].get("String") == MARK)
         for step in _steps(data.get("decoder"), "decoders")
     )
 
@@ -143,8 +139,3 @@ def _from_alphabet(text: str) -> bytes:
         return bytes(map(CHAR_TO_BYTE.__getitem__, text))
     except KeyError:  # outside the alphabet: reached as an added token alone
         return text.encode()
-
-
-def _from_piece(text: str) -> bytes:
-    byte = _BYTE.fullmatch(text)
-    return bytes([int(byte[1], 16)]) if byte else text.replace(_BLANK, " ").encode()

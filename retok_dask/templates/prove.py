@@ -239,10 +239,8 @@ def _calling_form(reference: JinjaEngine, setting: Setting) -> tuple[Form, dict[
             if not error:
                 return _argument_form(reference, form, _render_all(reference, form, setting), setting)
             first_error = first_error or error
-    msg = (
-        f"the chat template renders no plain conversation of a user and an assistant: {first_error}; "
-        "give the variables it needs under `template: {kwargs: ...}`, or another template"
-    )
+    told = f"the chat template renders no plain conversation of a user and an assistant: {first_error}"
+    msg = f"{told}; give the variables it needs under `template: {{kwargs: ...}}`, or another template"
     raise TemplateError(msg)
 
 

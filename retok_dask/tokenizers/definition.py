@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import re
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -74,3 +75,9 @@ def sha256_of(data: bytes) -> str:
 def digest_of(files: dict[str, str]) -> str:
     """One digest of the digests of named files."""
     return sha256_of(orjson.dumps(files, option=orjson.OPT_SORT_KEYS))
+
+
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Matches added tokens in a text as the reference does: the longest where one holds another."""
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from retok_dask.tokenizers.bytelevel import ByteTable
+from retok_dask.tokenizers.definition import any_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     Int64 = npt.NDArray[np.int64]
 
 MARK = "▁"
+"""What SentencePiece writes for a blank."""
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 _Rule = Literal["never", "first", "always", "even before blanks"]
 """Where a ``▁`` is put before a text."""
@@ -51,12 +55,10 @@ def has_byte_fallback(definition: Mapping[str, Any]) -> bool:
         and not model.get("continuing_subword_prefix")
         and not model.get("end_of_word_suffix")
         and not any(token["lstrip"] or token["rstrip"] for token in definition.get("added_tokens", ()))
-        and all(_byte(byte) in model["vocab"] or (byte < 0x80 and chr(byte) in model["vocab"]) for byte in range(256))
+        and all(
+            f"<0x{byte:02X}>" in model["vocab"] or (byte < 0x80 and chr(byte) in model["vocab"]) for byte in range(256)
+        )
     )
-
-
-def _byte(value: int) -> str:
-    return f"<0x{value:02X}>"
 
 
 def _prefix_rule(definition: Mapping[str, Any]) -> _Rule | None:
@@ -136,8 +138,7 @@ class PrefixWriter:
 
     def __init__(self, rule: _Rule, added_tokens: Iterable[str]) -> None:
         self._rule = rule
-        longest_first = sorted(added_tokens, key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._added = any_of(added_tokens)
 
     @classmethod
     def of(cls, definition: Mapping[str, Any]) -> Self | None:
@@ -187,14 +188,17 @@ def without_prefixes(definition_json: str) -> str:
     return _NO_NORMALIZER.sub(lambda _: f'"normalizer":{json.dumps(_WRITE_BLANKS)}', bare)
 
 
+def piece_bytes(piece: str) -> bytes:
+    """What a piece of such a vocabulary stands for."""
+    byte = BYTE_PIECE.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(MARK, " ").encode()
+
+
 def fallback_table(definition: Mapping[str, Any]) -> ByteTable:
     """The bytes of each id of such a definition; added tokens stand for their own text."""
     vocabulary: dict[str, int] = definition["model"]["vocab"]
     added = {token["content"]: token["id"] for token in definition.get("added_tokens", ())}
     tokens = [b""] * (max([*vocabulary.values(), *added.values()], default=-1) + 1)
     for text, index in (*vocabulary.items(), *added.items()):
-        tokens[index] = text.replace(MARK, " ").encode()
-    for byte in range(256):
-        if _byte(byte) in vocabulary:
-            tokens[vocabulary[_byte(byte)]] = bytes([byte])
+        tokens[index] = piece_bytes(text)
     return ByteTable(b"".join(tokens), np.array([*map(len, tokens)], np.int32))

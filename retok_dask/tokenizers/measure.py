@@ -104,18 +104,20 @@ def measure(
     if leave:
         found.later = [number for number in wide if _is_ordinary(rows[number]) and number not in but_not]
     now = sorted({*wide}.difference(found.later))
-    found.failed = {number: problem for number in now if (problem := lone_surrogate(rows[number].text))}
-    now = [number for number in now if number not in found.failed]
-    _to_bytes(found, rows, [number for number in now if len(rows[number].text) <= STRETCH])
-    marks = {number: _long_to_bytes(found, number, rows[number]) for number in now if len(rows[number].text) > STRETCH}
+    short = [number for number in now if len(rows[number].text) <= STRETCH]
+    found.failed = {number: problem for number in short if (problem := lone_surrogate(rows[number].text))}
+    short = [number for number in short if number not in found.failed]
+    _to_bytes(found, rows, short)
+    worst = {number: _long_to_bytes(found, number, rows[number]) for number in {*now}.difference(short, found.failed)}
     for number in found.failed:
         found.bounds[found.part(number)] = 0
     found.text_bytes = found.row_bytes()
     for number in found.failed:
         found.text_bytes[number] = len(rows[number].text.encode("utf-8", "replace"))
     if normalize is not None:
-        for number in now:
-            found.settle(number, rows[number], marks.get(number) or worst_mark(rows[number].text), normalize)
+        worst |= {number: worst_mark(rows[number].text) for number in short}
+        for number in worst.keys() - found.failed.keys():
+            found.settle(number, rows[number], worst[number], normalize)
     return found
 
 

@@ -7,7 +7,6 @@ without its normalizer and given texts that are in NFC already.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import cache
 from itertools import accumulate, chain
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from retok_dask.tokenizers.definition import any_of
 from retok_dask.tokenizers.engines import replace_rows
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ class Composer:
 
     def __init__(self, normalize: Callable[[str], str], added_tokens: Iterable[str]) -> None:
         self._normalize = normalize
-        longest_first = sorted(added_tokens, key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._added = any_of(added_tokens)
 
     @classmethod
     def of(cls, definition: Mapping[str, Any], normalize: Callable[[str], str]) -> Self | None:

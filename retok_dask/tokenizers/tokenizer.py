@@ -19,7 +19,7 @@ from retok_dask.tokenizers.batch import BatchEncoder
 from retok_dask.tokenizers.bytelevel import uses_nfc
 from retok_dask.tokenizers.certificate import Certificate, Tier
 from retok_dask.tokenizers.cuts import CutRule
-from retok_dask.tokenizers.definition import Definition
+from retok_dask.tokenizers.definition import Definition, any_of
 from retok_dask.tokenizers.engines import FastEngine, ReferenceEngine, limit_native_threads, made_once
 from retok_dask.tokenizers.fallback import Prefixes, PrefixingEngine, PrefixWriter, without_prefixes
 from retok_dask.tokenizers.huge import normalize_long
@@ -337,5 +337,4 @@ class Tokenizer:
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
-        longest_first = sorted((token for token in self.added_tokens if not token.isspace()), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        return any_of(token for token in self.added_tokens if not token.isspace())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tokens_common import check_cover, cut_at, load, multilingual, row_ids, whol
 
 from retok_dask.tokenizers import huge
 from retok_dask.tokenizers.cuts import CutRule, _parse
+from retok_dask.tokenizers.measure import measure
 from retok_dask.tokenizers.probes import FRAGMENTS, hostile
 from retok_dask.types import Kind, Rendered
 
@@ -112,3 +114,15 @@ def test_expressions_that_are_not_understood_allow_no_cut():
         assert _parse(pattern) is None, pattern
     assert not CutRule({"pre_tokenizer": {"type": "Metaspace"}}).possible
     assert not CutRule({}).possible
+
+
+def test_a_huge_text_is_measured_a_stretch_at_a_time():
+    """Its characters are never all made numbers, or written anew, at once."""
+    text = "one é word " * 500_000
+    row = cut_at(text, [1000, 3_000_000])
+    tracemalloc.start()
+    found = measure([row], lambda part: part)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(text)
+    assert found.bounds.tolist() == [len(text[:start].encode()) for start in (0, 1000, 3_000_000, len(text))]
