@@ -7,10 +7,12 @@ its workers then notice that it is gone and end themselves.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from distributed import Client, get_client
@@ -18,7 +20,7 @@ from distributed.comm import get_address_host_port
 
 from retok_dask.cluster.local import quiet, starting_cluster
 from retok_dask.cluster.resources import oversubscription, usable_cores, usable_memory
-from retok_dask.errors import ClusterError
+from retok_dask.errors import ClusterError, RetokError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 15.0
 """Seconds in which a scheduler has to answer."""
+
+NOTICE_SECONDS = 5.0
+"""Time in which a client sees that its connection is closed, on a busy machine too."""
 
 
 @contextlib.contextmanager
@@ -123,22 +128,42 @@ def _usable(client: Client) -> Client:
     return client
 
 
-def refuse_lost(client: Client, error: Exception | None = None) -> None:
+def refuse_lost(client: Client, error: BaseException | None = None) -> None:
     """Raise if a client has lost its scheduler.
 
     Args:
         client: the client.
-        error: what was raised meanwhile, to name as the cause.
+        error: what was raised meanwhile, to name as the cause. A call to a scheduler that has ended may fail
+            before the client has seen its connection close, so that is waited for.
 
     Raises:
         ClusterError: it has.
     """
+    until = monotonic() + (NOTICE_SECONDS if error is not None else 0)
+    while client.status == "running" and monotonic() < until:
+        sleep(0.02)
     if client.status in {"closed", "closing", "connecting"}:
         msg = (
             "the connection to the Dask scheduler is lost: it has ended, or its host or network has. "
             "Nothing that is committed is lost: start the same command again, on a new cluster if need be"
         )
         raise ClusterError(msg) from error
+
+
+@contextlib.contextmanager
+def naming_loss(client: Client) -> Iterator[None]:
+    """Whatever Dask raises while its connection goes: the lost connection is the news.
+
+    Raises:
+        ClusterError: the scheduler was lost meanwhile.
+    """
+    try:
+        yield
+    except RetokError:
+        raise
+    except (Exception, asyncio.CancelledError) as error:  # the latter from a call that the closing client gives up
+        refuse_lost(client, error)
+        raise
 
 
 @contextlib.contextmanager
@@ -161,7 +186,8 @@ def open_address(address: str, timeout: float = CONNECT_TIMEOUT) -> Iterator[Cli
         raise ClusterError(msg) from error
     with quiet("distributed"):  # what matters of a lost connection is said by an error of ours
         try:
-            yield client
+            with naming_loss(client):
+                yield client
         finally:
             with contextlib.suppress(OSError, RuntimeError):
                 client.close(timeout=10)

@@ -17,7 +17,7 @@ from retok_dask.cluster.connect import refuse_lost
 from retok_dask.cluster.ears import Ears
 from retok_dask.cluster.fleet import Flight, Outcome, largest_first
 from retok_dask.cluster.trouble import DEATH_DELAY, Trouble
-from retok_dask.errors import ClusterError, RetokError
+from retok_dask.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,31 +85,29 @@ class Driver(Trouble):
         """Do all units; what cannot be done is in the outcome, with the reason.
 
         Raises:
-            ClusterError: the scheduler is lost, or workers cannot do the job.
+            ClusterError: the scheduler is lost, or workers cannot do the job. What Dask itself raises while a
+                connection goes is left to :func:`retok_dask.cluster.connect.naming_loss`.
             StorageError: storage refuses one unit after the other.
         """
         try:
             self._open()
             while self._queue or self._fleet.busy or self._later or self._isolations:
-                self._run_later()
-                self._fill()
-                moved = self._hear() + self._collect()
-                if moved:
-                    self._watch.heard()
-                self._check_cluster()
-                self._check_silence()
-                self.tick()
-                if not moved:
-                    sleep(0.02)
-        except RetokError:
-            raise
-        except Exception as error:
-            # whatever Dask raises while its connection goes: the lost connection is the news
-            self._check_cluster(error)
-            raise
+                self._turn()
         finally:
             self._close()
         return self.outcome
+
+    def _turn(self) -> None:
+        self._run_later()
+        self._fill()
+        moved = self._hear() + self._collect()
+        if moved:
+            self._watch.heard()
+        self._check_cluster()
+        self._check_silence()
+        self.tick()
+        if not moved:
+            sleep(0.02)
 
     def _open(self) -> None:
         self._ears.open()
@@ -206,8 +204,8 @@ class Driver(Trouble):
         if isolation is not None and isolation.found:
             self.log.add("isolated", unit=unit.id, records=sorted(isolation.found), deaths=isolation.deaths)
 
-    def _check_cluster(self, error: Exception | None = None) -> None:
-        refuse_lost(self.client, error)
+    def _check_cluster(self) -> None:
+        refuse_lost(self.client)
         if self.workers >= (1 if self._own is None else self._own.workers):
             self._whole, self._told = monotonic(), False
         elif self._own is None:

@@ -8,6 +8,7 @@ pass, and the graph stays small.
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 import orjson
 from distributed import as_completed
 
+from retok_dask.cluster.connect import refuse_lost
 from retok_dask.cluster.local import own_cluster
 from retok_dask.completions import Unit, content_key, item_filter, layout_for, read_records, record_filter
 from retok_dask.errors import ClusterError, count_of
@@ -90,7 +92,7 @@ def mark_duplicates(
         What was found; None if no data set asks.
 
     Raises:
-        ClusterError: workers of ours read nothing for :data:`QUIET_SECONDS`.
+        ClusterError: the scheduler is lost, or workers of ours read nothing for :data:`QUIET_SECONDS`.
     """
     names = {spec.name for spec in recipe.datasets if drops_duplicates(spec)}
     chosen = [unit for unit in units if unit.dataset in names]
@@ -217,6 +219,8 @@ def _all_keys(
             continue
         for future in waiting.next_batch(block=False):
             heard = monotonic()
+            if future.cancelled():  # by no fault of the unit: what it holds must not go unread for good
+                refuse_lost(client, CancelledError(future.key))
             answers[owner[future.key]] = _answer_of(future)
             future.release()
     return answers

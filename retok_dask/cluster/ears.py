@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retok_dask.cluster.connect import refuse_lost
 from retok_dask.cluster.patience import GOODBYE_SECONDS, answer_of, in_time
 from retok_dask.cluster.worker import JobPlugin, topic
 from retok_dask.errors import ClusterError
@@ -62,7 +63,7 @@ class Ears:
         """Subscribe, and send the job to the workers.
 
         Raises:
-            ClusterError: the workers cannot take it.
+            ClusterError: the workers cannot take it, or the scheduler is lost.
         """
         for name, handler in self._topics.items():
             self.client.subscribe_topic(name, handler)
@@ -71,6 +72,7 @@ class Ears:
         except ClusterError:
             raise
         except Exception as error:
+            refuse_lost(self.client, error)
             msg = f"the workers cannot take the job: {type(error).__name__}: {error}"
             raise ClusterError(msg) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,12 +27,12 @@ def in_time(call: Callable[[], T], seconds: float) -> T | None:
     thread that keeps no process alive.
     """
     answers: list[T] = []
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
             answers.append(call())
-        except Exception as error:  # noqa: BLE001  raised again below
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  raised again below
             errors.append(error)
 
     thread = threading.Thread(target=work, name="retok-ask", daemon=True)

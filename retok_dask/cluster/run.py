@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from retok_dask.cluster.connect import Connection
+from retok_dask.cluster.connect import Connection, naming_loss
 from retok_dask.cluster.driver import Driver
 from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.cluster.events import EventLog, read_events
@@ -146,11 +146,15 @@ class _Session:
                 # before anything is written: a cluster that does not answer leaves no trace
                 doing("connecting to the cluster")
                 found = connection.client()
-                self._workers = check_versions(found).workers
+                with naming_loss(found):
+                    self._workers = check_versions(found).workers
             self._begin()
             try:
                 with self._pulse():
-                    outcome = Outcome() if found is None else self._drive(found)
+                    outcome = Outcome()
+                    if found is not None:
+                        with naming_loss(found):
+                            outcome = self._drive(found)
                     result = self._finish(outcome, monotonic() - started)
             except BaseException as error:
                 self._end(*_stopped_by(error))

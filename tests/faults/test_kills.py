@@ -13,11 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from distributed import Client
 from faultkit import ROOT, check_whole, events_of
 from jupyter_client import KernelManager
 
-from retok_dask.cluster import run, status
-from retok_dask.datasets import OutputFolder, scan_receipts
+from retok_dask.cluster import connect, run, status
+from retok_dask.cluster.duplicates import mark_duplicates
+from retok_dask.datasets import OutputFolder, open_dataset, scan_receipts
+from retok_dask.errors import ClusterError
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -133,7 +136,7 @@ def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster)
     running.wait_for_receipts(8)
     processes[0].kill()
     begun = time.monotonic()
-    assert running.wait(60) == 2
+    assert running.wait(60) == 2, running.log.read_text()
     assert time.monotonic() - begun < 60
     assert "connection to the Dask scheduler is lost" in running.log.read_text()
     assert status(recipe.output).outputs[0].state == "stopped"
@@ -147,6 +150,54 @@ def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster)
     session = events_of(recipe, "end")[-1]["session"]
     redone = {event["unit"] for event in events_of(recipe, "unit") if event["session"] == session}
     assert not redone & before
+
+
+def test_a_call_that_fails_before_the_lost_scheduler_is_noticed(paused, dask_cluster, monkeypatch):
+    """A call's own connection may break first, while the client still takes itself for connected."""
+    address, processes = dask_cluster()
+    with Client(address, timeout=30, set_as_default=False) as client:
+
+        def gather(*_, **__):
+            client.loop.add_callback(time.sleep, 1)  # as on a machine that is too busy for the client's own thread
+            processes[0].kill()
+            assert client.status == "running"
+            raise OSError("Timed out during handshake")
+
+        monkeypatch.setattr(client, "gather", gather)
+        recipe = paused(4)
+        with pytest.raises(ClusterError, match="connection to the Dask scheduler is lost"):
+            run(recipe, client=client, progress="none")
+    assert status(recipe.output).outputs[0].state == "stopped"
+
+
+def test_an_error_of_our_own_is_not_taken_for_a_lost_scheduler(paused, dask_cluster, monkeypatch):
+    address, _ = dask_cluster()
+    monkeypatch.setattr(sys.modules[connect.__module__], "NOTICE_SECONDS", 0.2)
+    with Client(address, timeout=30, set_as_default=False) as client:
+        monkeypatch.setattr(client, "gather", lambda *_, **__: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            run(paused(4), client=client, progress="none")
+
+
+def test_a_scheduler_killed_while_duplicates_are_looked_for(paused, start, dask_cluster, monkeypatch):
+    """Units that were not read then are read by the next session: their list is made once and for all."""
+    address, processes = dask_cluster()
+    given = paused(4).datasets[0].model_dump(exclude_unset=True) | {"filters": {"duplicates": "drop"}}
+    recipe = paused(4, datasets=[given, given | {"name": "again"}])
+
+    def mark(client, recipe, units, folder, tick):
+        return mark_duplicates(client, recipe, units, folder, processes[0].kill)
+
+    monkeypatch.setattr(sys.modules[run.__module__], "mark_duplicates", mark)
+    lost = pytest.raises(ClusterError, match="connection to the Dask scheduler is lost")
+    with Client(address, timeout=30, set_as_default=False) as client, lost:
+        run(recipe, client=client, progress="none")
+    address, _ = dask_cluster()
+    again = start(recipe, "--scheduler", address)
+    assert again.wait() == 0, again.log.read_text()
+    assert [event["unread"] for event in events_of(recipe, "duplicates")] == [0]
+    rows = open_dataset(recipe.output)
+    assert len(rows.filter(["chat"])) == len(rows) > 0
 
 
 def test_a_second_client_takes_over_when_the_first_is_dead(paused, start, undisturbed):
