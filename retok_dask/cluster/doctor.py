@@ -17,7 +17,7 @@ import dask
 from dask.utils import format_bytes
 
 from retok_dask.cluster.connect import open_address
-from retok_dask.cluster.links import answers, proxied
+from retok_dask.cluster.links import ANSWER_SECONDS, answers, proxied
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.resources import usable_cores, usable_memory
 from retok_dask.cluster.settings import JUDGED, MALLOC, judge_allocator, judge_settings
@@ -219,7 +219,7 @@ def _dashboard(client: Client, say: Callable[[bool | None, str], None]) -> None:
     )
 
 
-def websocket_answers(link: str, timeout: float = 3.0) -> bool:
+def websocket_answers(link: str, timeout: float = ANSWER_SECONDS) -> bool:
     """Whether a dashboard page's websocket agrees to the upgrade."""
     parts = urlsplit(link)
     page = parts.path or "/status"

@@ -16,6 +16,10 @@ PREFIXES = ("JUPYTERHUB_SERVICE_PREFIX", "NB_PREFIX", "JUPYTER_SERVER_PREFIX")
 """Variables in which a hosted notebook server says below which path it answers, in order."""
 
 
+ANSWER_SECONDS = 15.0
+"""Time in which a page answers: the first one waits for its plots to be made, on a busy machine for seconds."""
+
+
 def proxied(link: str, environ: Mapping[str, str] | None = None) -> str:
     """Return a dashboard link as seen from the reader's browser.
 
@@ -39,7 +43,7 @@ def proxied(link: str, environ: Mapping[str, str] | None = None) -> str:
     return f"/{prefix.strip('/')}/proxy/{place}{parts.path or '/status'}"
 
 
-def answers(link: str, timeout: float = 2.0) -> bool:
+def answers(link: str, timeout: float = ANSWER_SECONDS) -> bool:
     """Whether anything useful answers at a dashboard link."""
     if not re.match(r"https?://", link):
         return False

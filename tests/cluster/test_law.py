@@ -64,7 +64,7 @@ class Disturber:
 def scale(cluster: LocalCluster, client: Client, workers: int) -> None:
     """Give the cluster a size, and wait until it has it: a worker that is killed while another one leaves is not replaced."""
     cluster.scale(workers)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while len(client.scheduler_info(n_workers=-1)["workers"]) != workers:
         assert time.monotonic() < end, f"the cluster does not come to {workers} workers"
         time.sleep(0.05)

@@ -200,13 +200,13 @@ def test_no_worker_outlives_its_client(tmp_path, how):
         os.killpg(child.pid, how)
     elif isinstance(how, signal.Signals):
         child.send_signal(how)
-    code = child.wait(timeout=40)
-    _, said = child.communicate(timeout=20)
+    code = child.wait(timeout=120)
+    _, said = child.communicate(timeout=60)
     assert code != 0
     assert "Worker" not in said
     if how is signal.SIGTERM:
         assert code == 128 + signal.SIGTERM
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
 

@@ -74,7 +74,7 @@ class Running:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_sigterm_says_so_and_resumes(paused, start, undisturbed):
     running.wait_for_receipts(2)
     workers = running.workers()
     running.process.send_signal(signal.SIGTERM)
-    assert running.wait(40) != 0
-    assert not psutil.wait_procs(workers, timeout=15)[1]
+    assert running.wait(120) != 0
+    assert not psutil.wait_procs(workers, timeout=60)[1]
     found = status(recipe.output).outputs[0]
     assert found.state == "stopped"
     assert start(recipe).wait() == 0
@@ -135,9 +135,7 @@ def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster)
     running = start(recipe, "--scheduler", address)
     running.wait_for_receipts(8)
     processes[0].kill()
-    begun = time.monotonic()
-    assert running.wait(60) == 2, running.log.read_text()
-    assert time.monotonic() - begun < 60
+    assert running.wait(150) == 2, running.log.read_text()
     assert "connection to the Dask scheduler is lost" in running.log.read_text()
     assert status(recipe.output).outputs[0].state == "stopped"
     folder = OutputFolder(recipe.output)
@@ -155,7 +153,7 @@ def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster)
 def test_a_call_that_fails_before_the_lost_scheduler_is_noticed(paused, dask_cluster, monkeypatch):
     """A call's own connection may break first, while the client still takes itself for connected."""
     address, processes = dask_cluster()
-    with Client(address, timeout=30, set_as_default=False) as client:
+    with Client(address, timeout=60, set_as_default=False) as client:
 
         def gather(*_, **__):
             client.loop.add_callback(time.sleep, 1)  # as on a machine that is too busy for the client's own thread
@@ -173,7 +171,7 @@ def test_a_call_that_fails_before_the_lost_scheduler_is_noticed(paused, dask_clu
 def test_an_error_of_our_own_is_not_taken_for_a_lost_scheduler(paused, dask_cluster, monkeypatch):
     address, _ = dask_cluster()
     monkeypatch.setattr(sys.modules[connect.__module__], "NOTICE_SECONDS", 0.2)
-    with Client(address, timeout=30, set_as_default=False) as client:
+    with Client(address, timeout=60, set_as_default=False) as client:
         monkeypatch.setattr(client, "gather", lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             run(paused(4), client=client, progress="none")
@@ -190,7 +188,7 @@ def test_a_scheduler_killed_while_duplicates_are_looked_for(paused, start, dask_
 
     monkeypatch.setattr(sys.modules[run.__module__], "mark_duplicates", mark)
     lost = pytest.raises(ClusterError, match="connection to the Dask scheduler is lost")
-    with Client(address, timeout=30, set_as_default=False) as client, lost:
+    with Client(address, timeout=60, set_as_default=False) as client, lost:
         run(recipe, client=client, progress="none")
     address, _ = dask_cluster()
     again = start(recipe, "--scheduler", address)
@@ -229,17 +227,17 @@ def test_a_notebook_kernel_that_dies_leaves_nothing_behind_and_the_run_resumes(p
     client = manager.client()
     try:
         client.start_channels()
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=150)
         client.execute("from retok_dask import run; run('recipe.yaml', progress='none')")
         receipts = Path(recipe.output) / "_retok" / "receipts"
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while len(list(receipts.glob("*.json"))) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         kernel = psutil.Process(manager.provisioner.pid)
         left = kernel.children(recursive=True)
         assert sum("spawn_main" in " ".join(child.cmdline()) for child in left) == 2
         kernel.kill()
-        assert not psutil.wait_procs(left, timeout=30)[1]
+        assert not psutil.wait_procs(left, timeout=60)[1]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

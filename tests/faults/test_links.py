@@ -116,7 +116,7 @@ def test_a_host_whose_link_is_cut(paused, undisturbed, importable, namespace):
                     for child in psutil.Process(worker.pid).children(recursive=True):
                         child.kill()
                     worker.kill()
-                    worker.wait(20)
+                    worker.wait(60)
     assert result.exit_code == 0
     check_whole(recipe, undisturbed(recipe))
     assert not events_of(recipe, "set_aside")
@@ -205,7 +205,7 @@ def test_a_worker_that_stands_still_is_got_over(paused, undisturbed, importable,
     assert all(event["units"] and event["workers"] for event in stalls)
     assert not events_of(recipe, "set_aside", "suspected")
     assert "no sign of life from" in status(recipe.output).to_text()
-    assert not psutil.wait_procs(stopped, timeout=20)[1]
+    assert not psutil.wait_procs(stopped, timeout=60)[1]
 
 
 def test_workers_come_and_go(paused, undisturbed, importable):
