@@ -276,7 +276,9 @@ def remask(
 
 @app.command()
 def export(
-    output: Output,
+    output: Annotated[
+        str, typer.Argument(help="Folder written by a run, or the index of a mixture.", show_default=False)
+    ],
     to: Annotated[str, typer.Option(help="A trainer's format; an unknown name lists them.")],
     into: Annotated[str, typer.Option("--output", "-o", help="The folder to write.")],
     dataset: Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.")] = None,
@@ -285,7 +287,7 @@ def export(
     scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
-    """Write a finished run in a trainer's own format; see docs/exits."""
+    """Write a finished run, or a mixture of runs, in a trainer's own format; see docs/exits."""
     from retok_dask.datasets import export as write_export
 
     with _workers(scheduler) as client:

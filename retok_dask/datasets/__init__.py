@@ -3,7 +3,7 @@
 from retok_dask.datasets.coverage import VocabularyTable, vocabulary
 from retok_dask.datasets.differences import RunDiff, diff
 from retok_dask.datasets.digest import ContentDigest
-from retok_dask.datasets.export import Exported, export
+from retok_dask.datasets.export import export
 from retok_dask.datasets.fingerprint import (
     Fingerprint,
     check_fingerprint,
@@ -30,6 +30,7 @@ from retok_dask.datasets.receipts import (
 )
 from retok_dask.datasets.rejects import RejectSummary, rejects
 from retok_dask.datasets.remask import Remasked, remask
+from retok_dask.datasets.shards import Exported
 from retok_dask.datasets.vocabulary import DraftVocabulary, TokenCounts, draft_vocabulary, token_counts
 from retok_dask.datasets.writer import UnitWriter
 

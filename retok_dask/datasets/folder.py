@@ -98,6 +98,10 @@ class OutputFolder:
     def receipt(self, unit: str) -> str:
         return f"{RECEIPTS}/{file_name(unit)}.json"
 
+    def is_file(self) -> bool:
+        """Whether the URL is that of a file, and so of no folder."""
+        return self._call(lambda fs, path: bool(fs.isfile(path.rstrip("/"))), "")
+
     def path(self, relative: str) -> str:
         """Absolute path on the file system of a path of the contract."""
         return self._resolve(relative)[1]

@@ -57,15 +57,17 @@ def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
 def pack(rows: Rows, context: int) -> Rows:
     """Pack rows; one that is longer than the context is first cut into pieces of it.
 
-    Every token is kept, once. Documents keep their order of length within a
-    packed row; ``documents`` of the result has their lengths.
+    Every token is kept, once. Packed rows come in the order of their first
+    documents, documents in the order of length within a packed row; ``documents``
+    of the result has their lengths.
     """
     pieces = [
         Piece(row, start, min(start + context, length))
         for row, length in enumerate(rows.lengths.tolist())
         for start in range(0, length, context)
     ]
-    bins = best_fit([piece.end - piece.start for piece in pieces], context)
+    # rows in the order of their first documents: training that does not shuffle must not see the long ones first
+    bins = sorted(best_fit([piece.end - piece.start for piece in pieces], context), key=min)
     base = rows.splits
     order = [pieces[number] for members in bins for number in members]
     spans = [slice(int(base[p.row]) + p.start, int(base[p.row]) + p.end) for p in order]
@@ -79,6 +81,20 @@ def pack(rows: Rows, context: int) -> Rows:
         names=[_name(rows, pieces[members[0]], context) for members in bins],
         documents=documents,
     )
+
+
+def pack_parts(parts: Sequence[Rows], context: int) -> Rows:
+    """Pack several parts as one, and count what went in."""
+    whole = Rows(
+        np.concatenate([part.ids for part in parts]) if parts else np.empty(0, np.int32),
+        np.concatenate([part.mask for part in parts]) if parts else np.empty(0, np.bool_),
+        np.concatenate([[0], np.cumsum([n for part in parts for n in part.lengths.tolist()])]).astype(np.int64),
+        [name for part in parts for name in part.names],
+    )
+    packed = pack(whole, context)
+    packed.sources = len(whole)
+    packed.cut = int(np.count_nonzero(whole.lengths > context))
+    return packed
 
 
 def _name(rows: Rows, piece: Piece, context: int) -> str:

@@ -345,6 +345,8 @@ def test_packing_keeps_every_token_its_mask_and_its_document(seed, context):
     assert (packed.mask == mask[packed.ids]).all()
     assert (packed.lengths <= context).all()
     assert [sum(row) for row in packed.documents] == packed.lengths.tolist()
+    firsts = np.minimum.reduceat(packed.ids, packed.splits[:-1]).tolist()
+    assert firsts == sorted(firsts), "packed rows stand in the order of their first documents"
     positions = packed.positions()
     start = np.flatnonzero(positions == 0)
     assert len(start) == sum(map(len, packed.documents))
