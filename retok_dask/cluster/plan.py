@@ -11,7 +11,7 @@ from dask.utils import format_bytes
 
 from retok_dask.cluster.connect import workers_for
 from retok_dask.cluster.duplicates import drops_duplicates, sampled_duplicates
-from retok_dask.cluster.memory import needed_memory, tight_memory
+from retok_dask.cluster.memory import held_memory, needed_memory, tight_memory
 from retok_dask.cluster.models import load_models
 from retok_dask.cluster.progress import about, duration, short
 from retok_dask.cluster.resources import oversubscription
@@ -235,6 +235,7 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         ClusterError: not even Python, tokenizer and template fit into a worker's memory, with the numbers.
     """
     recipe = Recipe.of(recipe)
+    held_before = held_memory()
     date = recipe.date or dt.datetime.now(dt.UTC).date()
     recipe = recipe.with_changes(date=date)
     tokenizer, template = load_models(recipe, date)
@@ -247,7 +248,8 @@ def plan(recipe: Recipe | str | Path, client: Client | None = None, *, scheduler
         planned, found = _plan_dataset(recipe, spec, listing, tokenizer, template, seen)
         datasets.append(planned)
         talks += found
-    needed = needed_memory(recipe, max((data.largest_record for data in datasets), default=0), workers.threads)
+    largest = max((data.largest_record for data in datasets), default=0)
+    needed = needed_memory(recipe, largest, workers.threads, held_before)
     tight = tight_memory(recipe, needed, workers, datasets)
     busy = min(workers.at_once, max(1, sum(data.units for data in datasets)))
     even = sum(data.seconds for data in datasets) / busy

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import sys
 import time
 from dataclasses import replace
 
@@ -340,3 +341,14 @@ def test_plan_notes_workers_that_have_less_than_the_most_that_they_can_need(make
     planned = plan(make_recipe(cluster={"worker_memory": memory, "workers": 1}))
     assert planned.worker_memory == memory
     assert [note for note in planned.notes if "at most 16 times the text of a batch" in note]
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/nowhere/python"])
+def test_what_a_notebook_holds_is_not_what_a_worker_needs(make_recipe, monkeypatch, python):
+    """A worker has no part of the user's tables; memory that would do must not be refused for them."""
+    monkeypatch.setattr(sys, "executable", python)
+    held = bytearray(b"x") * (2 << 30)
+    planned = plan(make_recipe(cluster={"worker_memory": "2GiB", "workers": 1}))
+    assert 200 << 20 < planned.needed_memory < 3 << 29
+    assert not [note for note in planned.notes if "workers have" in note]
+    assert len(held) == 2 << 30
