@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -17,10 +18,13 @@ from distributed import Client
 from faultkit import ROOT, check_whole, events_of
 from jupyter_client import KernelManager
 
-from retok_dask.cluster import connect, run, status
+from retok_dask.cluster import run, status
 from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.datasets import OutputFolder, open_dataset, scan_receipts
 from retok_dask.errors import ClusterError
+
+# the function of the same name hides it in the package
+connect_room = importlib.import_module("retok_dask.cluster.connect")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -170,7 +174,7 @@ def test_a_call_that_fails_before_the_lost_scheduler_is_noticed(paused, dask_clu
 
 def test_an_error_of_our_own_is_not_taken_for_a_lost_scheduler(paused, dask_cluster, monkeypatch):
     address, _ = dask_cluster()
-    monkeypatch.setattr(sys.modules[connect.__module__], "NOTICE_SECONDS", 0.2)
+    monkeypatch.setattr(connect_room, "NOTICE_SECONDS", 0.2)
     with Client(address, timeout=60, set_as_default=False) as client:
         monkeypatch.setattr(client, "gather", lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
@@ -196,6 +200,16 @@ def test_a_scheduler_killed_while_duplicates_are_looked_for(paused, start, dask_
     assert [event["unread"] for event in events_of(recipe, "duplicates")] == [0]
     rows = open_dataset(recipe.output)
     assert len(rows.filter(["chat"])) == len(rows) > 0
+
+
+def test_a_scheduler_lost_under_any_other_command(dask_cluster):
+    """`validate`, `remask` and `export` have their workers by the same door."""
+    address, processes = dask_cluster()
+    lost = pytest.raises(ClusterError, match="connection to the Dask scheduler is lost")
+    with lost, connect_room.open_address(address, timeout=60) as client:
+        future = client.submit(time.sleep, 100)
+        processes[0].kill()
+        future.result()
 
 
 def test_a_second_client_takes_over_when_the_first_is_dead(paused, start, undisturbed):
