@@ -117,19 +117,15 @@ def dask_cluster(monkeypatch):
         port = free_port()
         address = f"tcp://127.0.0.1:{port}"
         mine = [dask_command("dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")]
-        words = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--death-timeout", "20")
+        words = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--death-timeout", "20", "--no-nanny")
         mine += [dask_command("dask_worker", address, *words) for _ in range(2)]
         processes.extend(mine)
         return address, mine
 
     yield make
     for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        process.kill()  # a worker without its scheduler takes its time to end
+        process.wait(60)
 
 
 def test_the_scheduler_killed_half_way(paused, start, undisturbed, dask_cluster):

@@ -174,7 +174,7 @@ def test_clocks_that_jump(paused, start, undisturbed, tmp_path):
     code = running.wait(len(STEPS) * SHORTEST + 120)
     if code != 0:  # a client or scheduler whose own streams stand still can only say so: then a user starts again
         assert "start the same command again" in running.log.read_text()
-        assert start(recipe).wait(120) == 0
+        assert start(recipe).wait() == 0
     check_whole(recipe, undisturbed(recipe))
     assert not events_of(recipe, "set_aside")
 
