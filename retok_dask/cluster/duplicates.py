@@ -92,7 +92,8 @@ def mark_duplicates(
         What was found; None if no data set asks.
 
     Raises:
-        ClusterError: the scheduler is lost, or workers of ours read nothing for :data:`QUIET_SECONDS`.
+        ClusterError: the scheduler is lost, tasks are cancelled, or workers of ours read nothing for
+            :data:`QUIET_SECONDS`.
     """
     names = {spec.name for spec in recipe.datasets if drops_duplicates(spec)}
     chosen = [unit for unit in units if unit.dataset in names]
@@ -219,11 +220,26 @@ def _all_keys(
             continue
         for future in waiting.next_batch(block=False):
             heard = monotonic()
-            if future.cancelled():  # by no fault of the unit: what it holds must not go unread for good
-                refuse_lost(client, CancelledError(future.key))
+            if future.cancelled():
+                _refuse_cancelled(client, owner[future.key])
             answers[owner[future.key]] = _answer_of(future)
             future.release()
     return answers
+
+
+def _refuse_cancelled(client: Client, unit: str) -> None:
+    """A unit whose task was cancelled is at no fault: what it holds must not go unread for good.
+
+    Raises:
+        ClusterError: always.
+    """
+    error = CancelledError(unit)
+    refuse_lost(client, error)
+    msg = (
+        f"the task that looks for duplicates in unit {unit!r} was cancelled on the cluster, by a restart or by another "
+        "client; nothing is lost: start the same command again"
+    )
+    raise ClusterError(msg) from error
 
 
 def _answer_of(future: Future) -> dict[str, Any]:

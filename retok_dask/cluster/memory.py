@@ -11,6 +11,7 @@ import psutil
 from dask.utils import format_bytes
 
 from retok_dask.cluster.models import load_models
+from retok_dask.doing import doing
 from retok_dask.errors import ClusterError
 from retok_dask.recipe import Recipe
 
@@ -58,6 +59,7 @@ def needed_memory(recipe: Recipe, largest_record: int, threads: int, held_before
 
 def _held_by_new_process(recipe: Recipe) -> int | None:
     """Resident bytes of a process with tokenizer and template alone; None if it cannot be had."""
+    doing("measuring what tokenizer and template hold in a process of their own")
     command = [sys.executable, "-c", f"from {__name__} import tell_held; tell_held()"]
     try:
         done = subprocess.run(  # noqa: S603  this Python, this module

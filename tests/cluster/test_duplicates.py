@@ -10,9 +10,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 from retok_dask.checks import validate
-from retok_dask.cluster import run, status
+from retok_dask.cluster import connect, run, status
 from retok_dask.cluster.duplicates import mark_duplicates
 from retok_dask.datasets import OutputFolder, open_dataset, read_manifest, rejects
+from retok_dask.errors import ClusterError
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,26 @@ def test_a_unit_that_could_not_be_read_is_named(make_recipe, client, tmp_path, m
     assert "b.jsonl" in warning
     assert warning in result.to_text()
     assert "duplicates were not looked for in unit b" in status(recipe.output).to_text()
+
+
+def test_tasks_that_are_cancelled_leave_no_unit_unread(make_recipe, client, tmp_path, monkeypatch):
+    """Whoever cancels them, the list of duplicates is not made without them: the next session makes it."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text("".join(line(n % 5, id=f"a{n}") for n in range(10)))
+    drop = {"filters": {"duplicates": "drop"}, "keep": ["id"]}
+    recipe = make_recipe(datasets=[{"name": "a", "input": str(tmp_path / "in/a.jsonl")} | drop])
+    monkeypatch.setattr(sys.modules[connect.__module__], "NOTICE_SECONDS", 0.2)
+    compute = client.compute
+
+    def cancelled(*arguments):
+        futures = compute(*arguments)
+        client.cancel(futures, force=True)
+        return futures
+
+    monkeypatch.setattr(client, "compute", cancelled)
+    with pytest.raises(ClusterError, match="was cancelled on the cluster"):
+        run(recipe, client=client, progress="none")
+    monkeypatch.undo()
+    result = run(recipe, client=client, progress="none")
+    assert not result.warnings
+    assert len(open_dataset(recipe.output)) == 5
