@@ -10,6 +10,7 @@ from pathlib import Path
 
 import assets
 import loaded
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from pipelines import trained_text
@@ -18,7 +19,7 @@ from transformers import AutoTokenizer
 from retok_dask.checks import validate
 from retok_dask.cluster import run, status
 from retok_dask.completions import layout_for
-from retok_dask.datasets import open_dataset
+from retok_dask.datasets import export, mix_runs, open_dataset
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
 from retok_dask.kernel import UnitStats
 from retok_dask.recipe import Recipe
@@ -102,6 +103,18 @@ def test_every_record_equals_the_reference(name, pattern):
     assert compared == stats.records_out
 
 
+def check_mixture(output: str) -> None:
+    """The ten data sets as one, evened out and some rows several times, in the form that a trainer reads."""
+    mixture = mix_runs([output], temperature=2, epochs=1.3, to="mixture.parquet").mixture
+    assert all(share.draws for share in mixture.shares.values())
+    written = export("mixture.parquet", "trl-assistant", "exported", shards=5)
+    assert (written.documents, written.shards) == (len(mixture), 5)
+    rows = pq.read_table("exported/data").to_pydict()
+    truth = [(row["input_ids"].tolist(), row["loss_mask"].astype(int).tolist()) for row in open_dataset(output)]
+    found = zip(rows["input_ids"], rows["assistant_masks"], strict=True)
+    assert all(one == truth[number] for one, number in zip(found, mixture.order, strict=True))
+
+
 @pytest.mark.parametrize("name", ["qwen3_6", "qwen3"])
 def test_the_example_recipe_runs_on_a_cluster(name, tmp_path, monkeypatch):
     """`examples/real-conversations.yaml`: ten data sets at once, every record accounted for, valid, as in the README."""
@@ -118,6 +131,7 @@ def test_the_example_recipe_runs_on_a_cluster(name, tmp_path, monkeypatch):
     assert len(data) == sum(records - bad for records, bad in FILES.values())
     report = validate(example["output"])
     assert report.passed, report.to_text()
+    check_mixture(example["output"])
     if name == "qwen3":
         table = status(example["output"]).to_text().splitlines()[: 1 + len(example["datasets"])]
         assert "\n".join(line.rstrip() for line in table) in (ROOT / "README.md").read_text()
