@@ -181,32 +181,39 @@ class Tokenizer:
         Taken from the payload or the user's cache; made where there is none,
         which takes seconds, once for a tokenizer and set of library versions.
         """
+        return self._find_certificate()[0]
+
+    def _find_certificate(self) -> tuple[Certificate | None, Engine | None]:
+        """The certificate, and the fast engine where one had to be loaded for it."""
         if self._choice == "reference" or self.outline.table is None:
-            return None
+            return None, None
         known = self._given or certificates.stored(self.definition.json_digest)
-        return known if known is not None else self.certify(tier="quick")
+        return (known, None) if known is not None else self._certify((), "quick")
 
     def certify(self, sample: Iterable[str] = (), *, tier: Tier = "full") -> Certificate:
         """Compare the fast engine with the reference now, on text of the user's too, and keep the result.
 
         ``quick`` takes a few seconds, ``full`` about half a minute.
         """
-        doing("comparing the fast engine with the reference, once for this tokenizer and these versions")
-        made = self._compare_engines(sample, tier)
-        certificates.store(made)
-        return made
+        return self._certify(sample, tier)[0]
 
-    def _compare_engines(self, sample: Iterable[str], tier: Tier) -> Certificate:
+    def _certify(self, sample: Iterable[str], tier: Tier) -> tuple[Certificate, Engine | None]:
+        doing("comparing the fast engine with the reference, once for this tokenizer and these versions")
+        fast: Engine | None = None
         try:
             fast = self._make_fast()
         except Exception as error:  # noqa: BLE001  whatever it cannot load, the reference can
-            return certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
-        if self._composer is not None:
-            fast = ComposingEngine(fast, self._composer, self._reference)
+            made = certificates.refused(self.definition.json_digest, f"fastokens cannot load it: {str(error)[:200]}")
+        else:
+            made = self._compare_engines(fast, sample, tier)
+        certificates.store(made)
+        return made, fast
+
+    def _compare_engines(self, fast: Engine, sample: Iterable[str], tier: Tier) -> Certificate:
         return certificates.certify(
             self.definition.json_digest,
             self._reference,
-            fast,
+            fast if self._composer is None else ComposingEngine(fast, self._composer, self._reference),
             added_tokens=list(self.added_tokens),
             token_texts=self.outline.table.texts() if self.outline.table else [],
             sample=sample,
@@ -216,10 +223,13 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> BatchEncoder:
         """The batch encoder, with the fast engine where a certificate for these libraries allows it."""
+        made: Engine | None = None
+        if "certificate" not in vars(self):
+            self.certificate, made = self._find_certificate()
         certificate = self._leave()
         if certificate is not None:
             doing("loading the fast engine")
-            self._bare.fast = self._make_fast()
+            self._bare.fast = made or self._make_fast()
             self._bare.composer = self._composer
             if self._composer is not None and self.table is not None:
                 self._bare.mark(token_marks(self.table.split()))

@@ -89,10 +89,8 @@ def test_units_begin_in_their_order(drive, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "cause", "limit", "reason"),
     [
-        ("segfault", "crash", 60, "killed_worker"),
         ("kill", "lost", 60, "killed_worker"),
         ("hang", "time", 1, "too_slow"),
-        ("memory", "memory", 60, "killed_worker"),
         ("error", "error", 60, "encode_error"),
     ],
 )
@@ -280,7 +278,7 @@ def test_a_cluster_of_ours_that_stays_empty_ends_the_run(drive, ending, monkeypa
     monkeypatch.setattr("retok_dask.cluster.driver.EMPTY_SECONDS", 3.0)
     monkeypatch.setattr(client.cluster, "scale", lambda workers: None)  # as if no process could be started any more
     with pytest.raises(
-        ClusterError, match=r"all workers are lost, and no new one came in [34] s.*start the same command"
+        ClusterError, match=r"all workers are lost, and no new one came in \d+ s.*start the same command"
     ):
         drive(80, pause=0.2, client=client, tick=tick_of(3))
     assert len(list((tmp_path / "made").glob("u*"))) < 80

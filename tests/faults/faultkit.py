@@ -121,7 +121,7 @@ def paused_data(tmp_path_factory):
 def paused(make_recipe, paused_data):
     """A recipe whose records take a moment, so that there is time to disturb it; two units a file."""
 
-    def make(files: int = 24, **changes) -> Recipe:
+    def make(files: int = 16, **changes) -> Recipe:
         folder = paused_data(files)
         given = {
             "datasets": [{"name": "chat", "input": str(folder / "*.jsonl"), "layout": "badrecords:layout"}],

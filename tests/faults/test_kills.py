@@ -27,7 +27,7 @@ from retok_dask.errors import ClusterError
 connect_room = importlib.import_module("retok_dask.cluster.connect")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_workers_killed_at_random_times(paused, start, undisturbed, seed):
     """A kill costs one unit's work, not the shard's: https://github.com/marin-community/marin/issues/2212"""
     recipe = paused()
@@ -53,11 +53,10 @@ def test_workers_killed_at_random_times(paused, start, undisturbed, seed):
     assert set(Counter(event["unit"] for event in events_of(recipe, "unit")).values()) == {1}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_client_killed_again_and_again(paused, start, undisturbed, seed):
+def test_the_client_killed_again_and_again(paused, start, undisturbed):
     """Finished units are not done again: https://github.com/marin-community/marin/issues/2212"""
     recipe = paused()
-    rng = random.Random(seed)
+    rng = random.Random(1)
     done_before: dict[str, int] = {}
     for round_ in range(3):
         running = start(recipe)

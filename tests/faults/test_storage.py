@@ -46,13 +46,12 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(make_recipe, tiny_disk, tmp
     assert sum(Path(folder.path(name)).stat().st_mtime_ns == at for name, at in before.items()) >= len(before) - 2
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_s3_that_answers_badly(make_recipe, s3, tmp_path, seed):
+def test_s3_that_answers_badly(make_recipe, s3, tmp_path):
     data = write_data(tmp_path / "in", files=4, records=60)
     for path in data.glob("*.jsonl"):
         s3.put(f"in/{path.name}", path.read_bytes())
     calm = run(make_recipe(data, output=str(tmp_path / "calm"), units={"bytes": 8000}), progress="none")
-    with BadProxy(s3.endpoint, share=0.04, seed=seed) as proxy:
+    with BadProxy(s3.endpoint, share=0.04, seed=1) as proxy:
         recipe = make_recipe(
             data,
             datasets=[{"name": "chat", "input": s3.url("in/*.jsonl")}],
