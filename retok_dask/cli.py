@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import orjson
 import typer
 
+from retok_dask import __version__
 from retok_dask.doing import Onlooker, doing, heard_by
 from retok_dask.errors import RetokError
 from retok_dask.recipe import Recipe
@@ -27,7 +28,6 @@ SIGNALLED = (130, 143)
 
 app = typer.Typer(
     name="retok",
-    help="Completions and corpora into training tokens with proved loss masks, on Dask.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -71,6 +71,21 @@ def emit(result: Any, *, as_json: bool) -> None:
         typer.echo(orjson.dumps(result.to_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
     else:
         typer.echo(result.to_text())
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"retok-dask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Completions and corpora into training tokens with proved loss masks, on Dask."""
 
 
 @app.command()

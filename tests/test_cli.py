@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pipelines import qwen
 
+import retok_dask
 from retok_dask import Tokenizer, read_completions
 from retok_dask.cli import main
 from retok_dask.datasets import open_dataset
@@ -68,6 +69,11 @@ def finished(tmp_path_factory):
     done = retok("run", folder / "recipe.yaml")
     assert done.returncode == 0, done.stderr
     return folder, facts, done
+
+
+def test_it_says_which_version_it_is():
+    done = in_process("--version")
+    assert (done.returncode, done.stdout) == (0, f"retok-dask {retok_dask.__version__}\n")
 
 
 def test_run_shows_progress_and_where_things_are(finished):
