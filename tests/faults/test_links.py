@@ -211,7 +211,7 @@ def test_a_worker_that_stands_still_is_got_over(paused, undisturbed, importable,
 
 
 def test_workers_come_and_go(paused, undisturbed, importable):
-    recipe = paused(24)
+    recipe = paused()
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
