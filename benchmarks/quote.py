@@ -108,7 +108,9 @@ def _corpus(data: dict[str, Any]) -> str:
     rows = []
     for text, found in data["results"].items():
         if isinstance(found, dict):
-            rates = [found["bytes"] / found["cpu_seconds"][tool] / 1e6 for tool in ("retok", "tokenizers", "datatrove")]
+            tools = ("retok", "tokenizers", "datatrove")
+            measured = ("retok",) if "peers_measured_on" in found else tools
+            rates = [found["bytes"] / found["cpu_seconds"][tool] / 1e6 if tool in measured else "" for tool in tools]
             rows.append([text, *rates, found["times"]["tokenizers"], found["times"]["datatrove"]])
     return table(["MB/s", "retok-dask", "tokenizers", "datatrove", "times tokenizers", "times datatrove"], rows)
 
