@@ -11,7 +11,7 @@ from retok_dask.completions.parsing import duplicated_key
 from retok_dask.types import RecordRejected, RejectReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from retok_dask.recipe import DatasetSpec
 
@@ -21,6 +21,8 @@ _ELSEWHERE = {*ID_NAMES, "role", "content", "from", "value"}
 IN_MESSAGES = ("role", "content", "from", "value")
 """Keys of a message that decide what it is."""
 
+
+_LISTS = frozenset(MESSAGE_LISTS)
 
 FEW = 4
 """So many keys are counted one by one, each much faster than a pattern finds several."""
@@ -37,13 +39,14 @@ class _Count:
         pattern: finds the keys as JSON strings: one pass over the bytes, whatever their number.
         names: keys of the record, once each.
         inner: keys of its messages, once a message.
-        few: the names are few and all there is to count; then the pattern is not needed.
+        quoted: the names as they stand in JSON, where they are few and all there is to count: then the pattern
+            is not needed. Else empty.
     """
 
     pattern: re.Pattern[bytes]
     names: tuple[bytes, ...]
     inner: tuple[bytes, ...]
-    few: bool
+    quoted: tuple[bytes, ...]
 
 
 class DuplicateKeys:
@@ -80,13 +83,9 @@ class DuplicateKeys:
         counts["duplicate_keys_mended"] = counts.get("duplicate_keys_mended", 0) + 1
 
     def _suspicious(self, raw: bytes, value: dict[str, Any]) -> bool:
-        messages: list[Any] = []
-        for place in MESSAGE_LISTS:
-            if type(value.get(place)) is list and value[place]:
-                messages = value[place]
-                break
-        of_message = tuple(messages[0]) if messages and type(messages[0]) is dict else ()
-        keys = (tuple(value), of_message)
+        own = tuple(value)
+        messages = () if _LISTS.isdisjoint(own) else _messages(value)
+        keys = (own, tuple(messages[0]) if messages and type(messages[0]) is dict else ())
         if keys not in self._counts:
             if len(self._counts) >= KNOWN:
                 self._counts.clear()
@@ -94,8 +93,8 @@ class DuplicateKeys:
         count = self._counts[keys]
         if count is None:
             return False
-        if count.few:
-            return any(raw.count(b'"%b"' % name) > 1 for name in count.names)
+        if count.quoted:
+            return max(map(raw.count, count.quoted)) > 1
         found = count.pattern.findall(raw)
         for name in count.names:
             if found.count(name) > 1:
@@ -111,4 +110,14 @@ class DuplicateKeys:
         if not names and not inner:
             return None
         joined = b"|".join(map(re.escape, (*names, *inner)))
-        return _Count(re.compile(b'"(%b)"' % joined), names, inner, few=not inner and len(names) <= FEW)
+        quoted = tuple(b'"%b"' % name for name in names) if not inner and len(names) <= FEW else ()
+        return _Count(re.compile(b'"(%b)"' % joined), names, inner, quoted)
+
+
+def _messages(value: dict[str, Any]) -> Sequence[Any]:
+    """The first list of messages that a record has."""
+    for place in MESSAGE_LISTS:
+        if type(value.get(place)) is list and value[place]:
+            found: list[Any] = value[place]
+            return found
+    return ()
