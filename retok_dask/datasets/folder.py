@@ -161,10 +161,10 @@ class OutputFolder:
 
         return self.parallel(read, relatives)
 
-    def parallel(self, function: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+    def parallel(self, function: Callable[[Any], T], items: Sequence[Any], threads: int = READ_THREADS) -> list[T]:
         """Apply a function that waits for storage to many items, in order."""
         # a thread takes several items at once: handing over one costs as much as reading a local file
-        size = max(1, min(64, len(items) // READ_THREADS))
+        size = max(1, min(64, len(items) // threads))
         pieces = [items[start : start + size] for start in range(0, len(items), size)]
         if len(pieces) <= 1:
             return [function(item) for item in items]
@@ -172,7 +172,7 @@ class OutputFolder:
         def work(piece: Sequence[Any]) -> list[T]:
             return [function(item) for item in piece]
 
-        with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="retok-storage") as pool:
+        with ThreadPoolExecutor(threads, thread_name_prefix="retok-storage") as pool:
             return [result for results in pool.map(work, pieces) for result in results]
 
     def sizes(self, below: str) -> dict[str, int]:

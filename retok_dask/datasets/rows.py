@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ CACHED_FILES = 4096
 """Files whose row-group boundaries are remembered."""
 
 CACHED_GROUPS = 4
-"""Row groups kept in memory; each is 16 MiB or one row."""
+"""Row groups kept in memory, and read at once; each is 16 MiB or one row."""
 
 
 Keep = Callable[[pa.Table], np.ndarray[Any, Any]]
@@ -81,10 +82,20 @@ class RowGroups:
         """Several rows in the order asked for, each row group read once."""
         wanted = [self._absolute(index) for index in indices]
         found: list[dict[str, Any]] = [{}] * len(wanted)
-        for place in sorted(range(len(wanted)), key=wanted.__getitem__):
-            file, group, position = self._locate(wanted[place])
-            kept = self._positions(file, group)
-            found[place] = next(rows_of(self._read(file, group).slice(int(kept[position]), 1)))
+        places = sorted(range(len(wanted)), key=wanted.__getitem__)
+        located = [self._locate(wanted[place]) for place in places]
+        groups = [[*members] for _, members in groupby(zip(places, located, strict=True), lambda pair: pair[1][:2])]
+
+        def fill(members: list[tuple[int, tuple[int, int, int]]]) -> None:
+            _, (file, group, _) = members[0]
+            positions = self._positions(file, group)[[position for _, (_, _, position) in members]]
+            batch = self._read(file, group)
+            # a copy of many rows lets go of their row group; one row is a view of it
+            rows = batch.take(pa.array(positions)) if len(members) > 1 else batch.slice(int(positions[0]), 1)
+            for (place, _), row in zip(members, rows_of(rows), strict=True):
+                found[place] = row
+
+        self._folder.parallel(fill, groups, threads=CACHED_GROUPS)
         return found
 
     def iterate(self, first: int, last: int) -> Iterator[dict[str, Any]]:

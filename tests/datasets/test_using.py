@@ -16,9 +16,11 @@ from retok_dask.datasets import (
     differences,
     draft_vocabulary,
     mix,
+    mixing,
     open_dataset,
     read_receipts,
     remask,
+    rows,
     start_run,
     token_counts,
     write_manifest,
@@ -170,6 +172,38 @@ def test_the_order_is_the_same_for_the_same_seed_and_resumable(run):
     assert [row["sample_id"] for row in mixture.iterate(rank=1, world_size=3, start=5)] == whole[5:]
     everything = [row["sample_id"] for r in range(3) for row in mixture.iterate(rank=r, world_size=3)]
     assert sorted(everything) == sorted(row["sample_id"] for row in data)
+
+
+def plain(row: dict) -> dict:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+
+
+@pytest.mark.parametrize("tokens", [1, 300, 1 << 23])
+def test_a_mixture_is_gone_through_in_its_order_however_far_it_reads_ahead(run, tmp_path, monkeypatch, tokens):
+    other = tmp_path / "other"
+    make_run(other, names=("c",), units=3, rows=12)
+    mixture = mix([open_dataset(run).filter(min_tokens=20), open_dataset(str(other))], epochs=1.7, seed=5)
+    wanted = [plain(mixture[place]) for place in range(len(mixture))]
+    monkeypatch.setattr(mixing, "AHEAD_TOKENS", tokens)
+    assert [plain(row) for row in mixture.iterate()] == wanted
+    assert [plain(row) for row in mixture.iterate(rank=1, world_size=3, start=4)] == wanted[1::3][4:]
+
+
+def test_the_next_rows_of_a_mixture_are_read_a_row_group_once(run, monkeypatch):
+    data = open_dataset(run)
+    mixture = mix(data, epochs=3, seed=2)
+    opened = Counter()
+    open_input = OutputFolder.open_input
+
+    def counted(folder, path):
+        opened[path] += 1
+        return open_input(folder, path)
+
+    monkeypatch.setattr(OutputFolder, "open_input", counted)
+    monkeypatch.setattr(rows, "CACHED_GROUPS", 1)
+    assert sum(1 for _ in mixture.iterate()) == len(mixture) > len(data)
+    assert len(opened) == len(data.units)
+    assert max(opened.values()) == 2  # for its footer, and for its only row group
 
 
 def test_mixtures_that_make_no_sense_are_refused(run):
