@@ -87,7 +87,7 @@ def export_mixture(
         map_units(sort_unit, draws.items(), "units put in order", client=client, folder=folder, edges=edges)
     shard_numbers = range(len(edges) - 1)
     written = writing.write([partial(_rows, folder, shard, draws.units, pack) for shard in shard_numbers], client)
-    folder.remove(folder.sizes(SORTED))
+    folder.remove_folder(SORTED)
     return written
 
 

@@ -315,16 +315,20 @@ class OutputFolder:
         for relative in relatives:
             self._call(delete, relative, reading=False)
 
-    def clear(self) -> None:
-        """Delete what a run wrote here, its manifest first, and nothing else."""
+    def remove_folder(self, relative: str) -> None:
+        """Delete a folder, which may or may not be there, with all that is in it."""
 
         def delete(fs: Any, path: str) -> None:
             fs.invalidate_cache()
             if fs.exists(path):
                 fs.rm(path, recursive=True)
 
+        self._call(delete, relative, reading=False)
+
+    def clear(self) -> None:
+        """Delete what a run wrote here, its manifest first, and nothing else."""
         for relative in (MANIFEST, RECEIPTS, "data", "rejects", "_retok"):
-            self._call(delete, relative, reading=False)
+            self.remove_folder(relative)
 
     def clean_temporary(self) -> int:
         """Delete what killed attempts left behind; only for the one client that holds the lock.

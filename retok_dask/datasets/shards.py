@@ -156,7 +156,7 @@ class Export:
 
     def todo(self, total: int) -> list[int]:
         """Numbers of the shards that are still to be written."""
-        return [index for index in range(total) if self._done(index) is None]
+        return [index for index, done in enumerate(self._receipts(total)) if done is None]
 
     def write(self, readers: Sequence[Reader], client: Client | None) -> Exported:
         """Write the shards that are not there, what belongs to all of them, and the description of the export.
@@ -176,16 +176,17 @@ class Export:
             facts=self._source.facts,
             key=self._key,
         )
-        written = [self._done(index) for index in range(len(readers))]
-        return self._finish([item for item in written if item is not None])
+        return self._finish([item for item in self._receipts(len(readers)) if item is not None])
+
+    def _receipts(self, total: int) -> list[dict[str, Any] | None]:
+        return self._folder.parallel(self._done, range(total))
 
     def _done(self, index: int) -> dict[str, Any] | None:
         """The receipt of a shard, if it is of this export and its files are there."""
         receipt = self._folder.read_json(_receipt(index))
         if receipt is None or receipt["key"] != self._key:
             return None
-        sizes = self._folder.parallel(self._folder.size, [file["path"] for file in receipt["files"]])
-        agree = all(size == file["size"] for size, file in zip(sizes, receipt["files"], strict=True))
+        agree = all(self._folder.size(file["path"]) == file["size"] for file in receipt["files"])
         return dict(receipt) if agree else None
 
     def _finish(self, written: list[dict[str, Any]]) -> Exported:
@@ -202,6 +203,7 @@ class Export:
         result = Exported(self._to, folder.url, len(written), len(files), context=self._pack, **counts)
         about = {"source": source.url, "facts": source.facts, "files": files} | source.about
         folder.write_json(EXPORT, result.to_dict() | about, indent=True)
+        folder.remove_folder(folder.temporary)  # with what killed attempts left there
         return result
 
 

@@ -203,6 +203,8 @@ def test_a_process_that_is_killed_again_and_again(tmp_path):
     done = subprocess.run([*command, "--shards", "20"], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+    left = sorted(path.name for path in (tmp_path / "out/_retok_export").iterdir())
+    assert left == ["export.json", "key.json", "shards"], "what killed attempts leave is gone with the last shard"
 
 
 def test_workers_of_a_cluster_write_it_too(mixture, tmp_path):
