@@ -35,6 +35,7 @@ from retok_dask.datasets.folder import LISTING, RECIPE
 from retok_dask.doing import doing, heard_by
 from retok_dask.errors import OutputLocked, RetokError, StorageError
 from retok_dask.recipe import Recipe
+from retok_dask.tokenizers.switches import file_switch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +144,9 @@ class _Session:
             if self.prepared.todo:
                 if connection.crowded:
                     self.display.say(connection.crowded)
+                by_file = file_switch(self.prepared.tokenizer)
+                if by_file is not None:
+                    self.display.say("; ".join([by_file.sentence, *by_file.notes]))
                 # before anything is written: a cluster that does not answer leaves no trace
                 doing("connecting to the cluster")
                 found = connection.client()

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 WAY_OUT = "name a hub id, a folder, a tokenizer.json, or a tiktoken rank file with its pattern"
 
 
+FILE_WORDS = (
+    *("two words", "a  b   c", " lead", "line\n    indent\ttab", "naïve", "don't", "DON'T", "MacBook", "foo_bar(x);"),
+    *("12345", "3.14", "...\n\n", "日本語", "Привет", "😀"),
+)
+"""Blanks, case, apostrophes, digits, signs, scripts: where the pre-tokenizers of model classes differ."""
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A tokenizer's files, read and brought into one form.
@@ -31,6 +38,8 @@ class Definition:
         chat_templates: the tokenizer's own template, or its named ones, or None.
         adds_bos: the tokenizer puts its BOS in front of plain text by itself.
         notes: what a user should know about how it was loaded.
+        by_file: ids of :data:`FILE_WORDS` by the folder's own ``tokenizer.json``, where transformers, which loads the
+            folder, gives others for one of them; else empty.
     """
 
     json: str
@@ -41,6 +50,7 @@ class Definition:
     chat_templates: str | dict[str, str] | None = None
     adds_bos: bool = False
     notes: list[str] = field(default_factory=list)
+    by_file: list[list[int]] = field(default_factory=list)
 
     @property
     def json_digest(self) -> str:

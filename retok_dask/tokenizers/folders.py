@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,7 +20,7 @@ import zstandard
 from retok_dask.doing import doing
 from retok_dask.errors import TokenizerError
 from retok_dask.tokenizers.cache import keep, recall
-from retok_dask.tokenizers.definition import WAY_OUT, Definition, adds_bos, digest_of, installed, sha256_of
+from retok_dask.tokenizers.definition import FILE_WORDS, WAY_OUT, Definition, adds_bos, digest_of, installed, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ DEFINING_FILES = (
     "chat_template.json",
 )
 
-KEPT = 1
+KEPT = 2
 """Counts up when what is read from a folder changes, so that kept definitions are made again."""
 
 _MAKERS = ("transformers", "tokenizers", "sentencepiece", "protobuf", "tiktoken", "mistral-common")
@@ -100,6 +101,7 @@ def _from_transformers(folder: Path, spec: TokenizerSpec) -> Definition:
     for name in ("bos_token", "eos_token"):
         if getattr(spec, name) is not None:
             setattr(tokenizer, name, getattr(spec, name))
+    by_file = [] if spec.fix_mistral_regex else _ids_by_file(folder, tokenizer, spec)
     files = _file_digests(folder)
     special = {name: str(text) for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)}
     return Definition(
@@ -114,7 +116,40 @@ def _from_transformers(folder: Path, spec: TokenizerSpec) -> Definition:
         chat_templates=tokenizer.chat_template,
         adds_bos=adds_bos(backend, special.get("bos_token")),
         notes=notes,
+        by_file=by_file,
     )
+
+
+def _ids_by_file(folder: Path, tokenizer: Any, spec: TokenizerSpec) -> list[list[int]]:
+    """Ids of probe words by the folder's ``tokenizer.json``, if transformers gives others for one of them.
+
+    A model class may rebuild the pre-tokenizer, and knows it for some models only: the same folder got other ids from
+    one version to the next (DeepSeek's lost their blanks in 5.20 and 5.21), and no error says so.
+
+    Raises:
+        TokenizerError: transformers loses text that the file's own tokenizer keeps.
+    """
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415  native library
+
+    try:
+        own = Backend.from_file(str(folder / "tokenizer.json"))
+    except Exception:  # noqa: BLE001  there is none, or none that this version reads; the library raises bare Exception
+        return []
+    made = tokenizer.backend_tokenizer
+    by_file = [own.encode(word, add_special_tokens=False).ids for word in FILE_WORDS]
+    given = [made.encode(word, add_special_tokens=False).ids for word in FILE_WORDS]
+    for word, ids, theirs in zip(FILE_WORDS, given, by_file, strict=True):
+        # a blank in front is some tokenizers' own
+        back, kept = (
+            one.decode(found, skip_special_tokens=False).strip() for one, found in ((made, ids), (own, theirs))
+        )
+        if ids != theirs and back != word.strip() == kept:
+            msg = (
+                f"transformers {version('transformers')} loads {spec.path!r} as {type(tokenizer).__name__}, which makes "
+                f"{back!r} of {word!r}; its tokenizer.json does not: name that file, or install another transformers"
+            )
+            raise TokenizerError(msg)
+    return by_file if given != by_file else []
 
 
 def _auto_tokenizer(folder: Path, spec: TokenizerSpec) -> Any:

@@ -1,18 +1,20 @@
 """Settings of a tokenizer that nobody can guess: what each would change, on words that show it.
 
-Two settings of a recipe decide ids without an error either way: whether the
-pattern of older Mistral tokenizers is repaired, and whether a rank file's text
-is normalized. Both are shown before a run, as tokens off and on.
+Three settings of a recipe decide ids without an error either way: whether the
+pattern of older Mistral tokenizers is repaired, whether a rank file's text is
+normalized, and whether a folder is named, which transformers reads its way, or
+the ``tokenizer.json`` in it. They are shown before a run, as tokens off and on.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from retok_dask.tokenizers.definition import FILE_WORDS
 from retok_dask.tokenizers.engines import ReferenceEngine
 from retok_dask.tokenizers.tokenizer import Tokenizer
 from retok_dask.types import Kind, Rendered
@@ -71,6 +73,7 @@ class Switch:
         ]
         widths = [max(len(row[column]) for row in cells) for column in range(4)]
         rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+        rows = [row.replace("\n", "↵").replace("\t", "→") for row in rows]
         return "\n".join([self.sentence, *(f"  {row}" for row in rows), *(f"  note: {note}" for note in self.notes)])
 
     @property
@@ -89,7 +92,8 @@ def switches(tokenizer: Tokenizer, spec: TokenizerSpec, storage: StorageSpec | N
     """The settings that matter for a tokenizer, each with what it changes.
 
     The pattern's repair is looked at where a recipe sets it or the library
-    warns of it; NFC for rank files, which do not say whether they want it.
+    warns of it; NFC for rank files, which do not say whether they want it; the
+    ``tokenizer.json`` of a folder where it gives other ids than the library.
 
     Args:
         tokenizer: as the recipe loads it.
@@ -101,15 +105,26 @@ def switches(tokenizer: Tokenizer, spec: TokenizerSpec, storage: StorageSpec | N
     """
     if spec.pattern is not None:
         return [_nfc(tokenizer, spec)]
+    found = []
     flag = spec.fix_mistral_regex
-    if flag is None and not any(_REGEX in note for note in tokenizer.definition.notes):
-        return []
-    other = Tokenizer.load(spec.model_copy(update={_REGEX: not flag}), storage=storage, engine="reference")
-    value = "not set" if flag is None else str(flag).lower()
-    ids = _ids(other, REGEX_WORDS)
-    return [_switch(f"tokenizer.{_REGEX}", value, REGEX_WORDS, tokenizer, ids, on=bool(flag))]
+    if flag is not None or any(_REGEX in note for note in tokenizer.definition.notes):
+        other = Tokenizer.load(spec.model_copy(update={_REGEX: not flag}), storage=storage, engine="reference")
+        value = "not set" if flag is None else str(flag).lower()
+        ids = _ids(other, REGEX_WORDS)
+        found.append(_switch(f"tokenizer.{_REGEX}", value, REGEX_WORDS, tokenizer, ids, on=bool(flag)))
+    by_file = file_switch(tokenizer)
+    return found if by_file is None else [*found, by_file]
 
 
+def file_switch(tokenizer: Tokenizer) -> Switch | None:
+    """What the ``tokenizer.json`` of a tokenizer's folder would change; None where that is nothing."""
+    if not tokenizer.definition.by_file:
+        return None
+    made = _switch(_FILE, _NOT_READ, FILE_WORDS, tokenizer, tokenizer.definition.by_file, on=False)
+    return replace(made, notes=["ids follow transformers; to follow the file, name it instead of its folder"])
+
+
+_FILE, _NOT_READ = "the folder's own tokenizer.json", "not what transformers makes of the folder"
 _REGEX = "fix_mistral_regex"
 
 

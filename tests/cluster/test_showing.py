@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import assets
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import given
@@ -25,6 +26,7 @@ from retok_dask.cluster.tracker import Snapshot, Tracker
 from retok_dask.datasets import OutputFolder
 from retok_dask.doing import doing, heard_by
 from retok_dask.errors import ClusterError
+from retok_dask.recipe import Recipe
 
 
 def snapshot(**changes) -> Snapshot:
@@ -334,6 +336,25 @@ def test_plan_shows_what_history_costs(make_recipe, tmp_path):
 def test_plan_refuses_workers_that_are_too_small(make_recipe):
     with pytest.raises(ClusterError, match=r"workers have 64\.00 MiB each, and this recipe needs about"):
         plan(make_recipe(cluster={"worker_memory": "64MiB", "workers": 1}))
+
+
+def test_a_tokenizer_folder_that_is_not_read_as_its_file_says_is_said_once(tmp_path, capsys):
+    (tmp_path / "in.jsonl").write_text('{"text": "I don\'t know."}\n')
+    recipe = Recipe.from_dict(
+        {
+            "tokenizer": str(assets.tokenizer_folder("gpt4o")),
+            "engine": "reference",
+            "output": str(tmp_path / "out"),
+            "cluster": {"workers": 1, "dashboard": None},
+            "datasets": [{"input": str(tmp_path / "in.jsonl"), "mode": "text"}],
+        }
+    )
+    said = "the folder's own tokenizer.json is not what transformers makes of the folder"
+    assert said in plan(recipe).to_text()
+    from retok_dask.cluster import run
+
+    run(recipe, progress="lines")
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_plan_notes_workers_that_have_less_than_the_most_that_they_can_need(make_recipe):

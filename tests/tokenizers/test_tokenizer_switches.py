@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import assets
 import pytest
 from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer
 
 from retok_dask.cluster import plan
 from retok_dask.demo import chat_template, qwen_tokenizer_spec
@@ -83,6 +85,54 @@ def test_the_flag_as_set_turns_the_table(mistral, capfd):
 def test_tokenizers_whose_ids_hang_on_nothing_show_no_table():
     spec = TokenizerSpec(path=str(assets.tokenizer_folder("qwen3") / "tokenizer.json"))
     assert switches(Tokenizer.load(spec, engine="reference"), spec) == []
+
+
+def as_class(name, cls, folder):
+    """A tokenizer's folder whose configuration names another class."""
+    source = assets.tokenizer_folder(name)
+    shutil.copytree(source, folder)
+    config = json.loads((source / "tokenizer_config.json").read_bytes()) | {"tokenizer_class": cls}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "cls"), [("gpt4o", "GPT2Tokenizer"), ("llama3_1", "Qwen2Tokenizer")])
+def test_a_class_that_reads_a_folder_its_own_way_is_shown(name, cls, tmp_path):
+    """The reference is what transformers makes of a folder, and that may not be what the model was trained with."""
+    folder = as_class(name, cls, tmp_path / "folder")
+    spec, file = TokenizerSpec(path=str(folder)), TokenizerSpec(path=str(folder / "tokenizer.json"))
+    made = Tokenizer.load(spec, engine="reference")
+    (found,) = switches(made, spec)
+    assert (found.in_force, found.differing > 0) == ("off", True)
+    by_class = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    by_file = Backend.from_file(file.path)
+    for word in found.words:
+        ids = (
+            by_class.encode(word.word, add_special_tokens=False),
+            by_file.encode(word.word, add_special_tokens=False).ids,
+        )
+        assert word.differs == (ids[0] != ids[1])
+    assert "".join(found.words[0].on) == found.words[0].word
+    text = found.to_text()
+    assert "the folder's own tokenizer.json is not what transformers makes of the folder (off in this run)" in text
+    assert "name it instead of its folder" in text
+    assert len(text.splitlines()) == 2 + len(found.words) + 1, "a word that is a line break is no line of the table"
+    assert switches(Tokenizer.load(file, engine="reference"), file) == []
+
+
+def test_a_folder_whose_class_loses_text_is_refused(tmp_path):
+    folder = as_class("gemma3", "GPT2Tokenizer", tmp_path / "folder")
+    with pytest.raises(
+        TokenizerError, match=r"as GPT2Tokenizer, which makes .* its tokenizer\.json does not: name that"
+    ):
+        Tokenizer.load(TokenizerSpec(path=str(folder)), engine="reference")
+    Tokenizer.load(TokenizerSpec(path=str(folder / "tokenizer.json")), engine="reference")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3", "gemma3", "mistral_nemo", "gpt2"])
+def test_folders_that_are_read_as_their_file_says_show_nothing(name):
+    spec = TokenizerSpec(path=str(assets.tokenizer_folder(name)))
+    assert Tokenizer.load(spec, engine="reference").definition.by_file == []
 
 
 def test_the_audit_shows_what_a_rank_files_normalizer_does(tmp_path):
