@@ -164,7 +164,8 @@ def _ids(tokenizer: Tokenizer, words: tuple[str, ...]) -> list[list[int]]:
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    return [piece_text(tokenizer.decode_bytes([one])) for one in ids]
+    known = tokenizer.vocab_size  # the other way may have a vocabulary of its own
+    return [piece_text(tokenizer.decode_bytes([one])) if one < known else f"<id {one}>" for one in ids]
 
 
 def piece_text(piece: bytes) -> str:
