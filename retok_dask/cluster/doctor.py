@@ -27,6 +27,7 @@ from retok_dask.datasets import OutputFolder, library_versions
 from retok_dask.doing import doing
 from retok_dask.errors import RetokError, count_of
 from retok_dask.recipe import Recipe, UnitSpec
+from retok_dask.tokenizers.switches import file_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +133,9 @@ def _recipe(found: Doctor, recipe: Recipe) -> None:
         tokenizer, template = load_models(recipe, recipe.date or dt.datetime.now(dt.UTC).date())
         engine = f", template engine {template.engine}" if template is not None else ""
         say(True, f"{tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}, engine {tokenizer.engine}{engine}")
+        by_file = file_switch(tokenizer)
+        if by_file is not None:
+            say(None, by_file.sentence)
     with found.look("input") as say:
         listing = list_inputs(recipe)
         say(

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from smalldata import write_data
 
-from retok_dask.cluster import plan, read_events, status
+from retok_dask.cluster import doctor, plan, read_events, status
 from retok_dask.cluster import progress as progress_room
 from retok_dask.cluster.events import EventLog
 from retok_dask.cluster.progress import PlainDisplay, TerminalDisplay, detect, display_for, line, to_html
@@ -351,6 +351,7 @@ def test_a_tokenizer_folder_that_is_not_read_as_its_file_says_is_said_once(tmp_p
     )
     said = "the folder's own tokenizer.json is not what transformers makes of the folder"
     assert said in plan(recipe).to_text()
+    assert said in doctor(recipe).to_text()
     from retok_dask.cluster import run
 
     run(recipe, progress="lines")
