@@ -348,7 +348,8 @@ def is_sampled(text: str) -> bool:
 
 def token_ends(lengths: npt.NDArray[np.integer[Any]]) -> Int64:
     """0, and where each token ends in the bytes of all rows together."""
-    ends = np.zeros(lengths.size + 1, np.int64)
+    ends = np.empty(lengths.size + 1, np.int64)
+    ends[0] = 0
     ends[1:] = lengths  # before the sum, which is slow where it has to convert
     np.cumsum(ends[1:], out=ends[1:])
     return ends
