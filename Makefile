@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # one more than cores: tests of clusters wait for one another
 TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+LOWEST ?= .cache/lowest
 DEMO_DATA ?= demo-data
 DEMO_OUT ?= demo-out
 
-.PHONY: help install demo test test-browser test-consumers lint types bench bench-full clean
+.PHONY: help install demo test test-lowest test-browser test-consumers lint types bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -39,6 +40,12 @@ demo: $(VENV)/.demo  ## Generate completions, run them to Parquet, validate, wri
 test: $(VENV)/.dev  ## Install what the tests need and run them
 	@$(BIN)/python -m compileall -q retok_dask  # once, where Python keeps no bytecode: tests start hundreds of processes
 	$(BIN)/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test-lowest:  ## Run the tests with the oldest libraries that pyproject.toml allows, in an environment of their own
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=$(CURDIR)/$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --resolution lowest-direct --editable '.[test]'
+	$(LOWEST)/bin/python -m pytest -m "not browser and not consumers" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-browser: $(VENV)/.dev  ## Drive a real JupyterLab in Chromium (.ci/install-browser puts that on a Debian machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
