@@ -21,7 +21,10 @@ class TokenizerSpec(Part):
     """Which tokenizer, and how it may be loaded."""
 
     path: str
-    """Hub id, folder, ``tokenizer.json``, or tiktoken rank file (local or any fsspec URL)."""
+    """Hub id, folder, ``tokenizer.json``, or tiktoken rank file (local or any fsspec URL).
+
+    Hub ids and folders are read as transformers reads them, which may be otherwise than their ``tokenizer.json`` says.
+    """
     revision: str | None = None
     """Hub revision; the resolved digest of the files goes into ``run.json`` either way."""
     pattern: str | None = None
