@@ -5,6 +5,9 @@ python docs/generate.py
 
 from __future__ import annotations
 
+import ast
+import inspect
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +70,28 @@ def default_of(field: Any) -> str:
     return "" if field.default is None else f"`{field.default}`"
 
 
+def meanings(model: type[recipe.Part]) -> dict[str, str]:
+    """What stands below each field; pydantic can read it too, but would do so in every process that imports a recipe."""
+    (made,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(made, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(below.value.value)
+        for field, below in pairwise(made.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
+
+
 def page() -> str:
     lines = [HEAD]
     for title, model in PARTS:
         lines += [f"## {title}", "", (model.__doc__ or "").split("\n\n")[0].strip(), ""]
         lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
+        meant = meanings(model)
         for name, field in model.model_fields.items():
-            meaning = (field.description or "").replace("\n", " ")
+            meaning = meant.get(name, "").replace("\n", " ")
             lines.append(f"| `{name}` | {type_name(field.annotation)} | {default_of(field)} | {meaning} |")
         lines.append("")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from retok_dask.recipe.values import MiB, parse_bytes
 class Part(BaseModel):
     """Base of the recipe and its parts: frozen, no unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class TokenizerSpec(Part):
