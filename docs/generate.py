@@ -91,7 +91,7 @@ def page() -> str:
         lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
         meant = meanings(model)
         for name, field in model.model_fields.items():
-            meaning = meant.get(name, "").replace("\n", " ")
+            meaning = " ".join(meant.get(name, "").split())
             lines.append(f"| `{name}` | {type_name(field.annotation)} | {default_of(field)} | {meaning} |")
         lines.append("")
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,20 +82,24 @@ class RowGroups:
         """Several rows in the order asked for, each row group read once."""
         wanted = [self._absolute(index) for index in indices]
         found: list[dict[str, Any]] = [{}] * len(wanted)
-        places = sorted(range(len(wanted)), key=wanted.__getitem__)
-        located = [self._locate(wanted[place]) for place in places]
-        groups = [[*members] for _, members in groupby(zip(places, located, strict=True), lambda pair: pair[1][:2])]
+        by_file: dict[int, list[int]] = defaultdict(list)
+        for place, file in enumerate(np.searchsorted(self._ends, wanted, side="right").tolist()):
+            by_file[file].append(place)
 
-        def fill(members: list[tuple[int, tuple[int, int, int]]]) -> None:
-            _, (file, group, _) = members[0]
-            positions = self._positions(file, group)[[position for _, (_, _, position) in members]]
-            batch = self._read(file, group)
-            # a copy of many rows lets go of their row group; one row is a view of it
-            rows = batch.take(pa.array(positions)) if len(members) > 1 else batch.slice(int(positions[0]), 1)
-            for (place, _), row in zip(members, rows_of(rows), strict=True):
-                found[place] = row
+        def fill(places: list[int]) -> None:
+            groups: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+            for place in places:
+                file, group, position = self._locate(wanted[place])
+                groups[file, group].append((place, position))
+            for at, members in groups.items():
+                positions = self._positions(*at)[[position for _, position in members]]
+                batch = self._read(*at)
+                # a copy of many rows lets go of their row group; one row is a view of it
+                rows = batch.take(pa.array(positions)) if len(members) > 1 else batch.slice(int(positions[0]), 1)
+                for (place, _), row in zip(members, rows_of(rows), strict=True):
+                    found[place] = row
 
-        self._folder.parallel(fill, groups, threads=CACHED_GROUPS)
+        self._folder.parallel(fill, [*by_file.values()], threads=CACHED_GROUPS)
         return found
 
     def iterate(self, first: int, last: int) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from retok_dask.completions import layout_for, list_inputs, read_records
 from retok_dask.recipe import Recipe
 from retok_dask.types import Item, Record, RecordRejected, Reject
 
+Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
@@ -59,3 +62,10 @@ def item_of(value: dict[str, Any], **dataset: Any) -> Item:
     spec = recipe_for("none", **dataset).datasets[0]
     (item,) = layout_for(spec)(Record("f", 0, 0, None, value))
     return item
+
+
+def refusal(value: dict[str, Any], **dataset: Any) -> tuple[str, str]:
+    """Reason and detail of why the layout refuses one parsed record."""
+    with pytest.raises(RecordRejected) as caught:
+        item_of(value, **dataset)
+    return caught.value.reason.value, caught.value.detail

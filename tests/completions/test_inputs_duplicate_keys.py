@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from reading import items_of, recipe_for
+from reading import A, Q, items_of, recipe_for
 
-from retok_dask.types import (
-    Document,
-)
-
-Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+from retok_dask.types import Document
 
 
 @pytest.mark.parametrize(

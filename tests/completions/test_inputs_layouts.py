@@ -6,7 +6,7 @@ import json
 
 import orjson
 import pytest
-from reading import item_of, items_of, recipe_for
+from reading import A, Q, item_of, items_of, recipe_for, refusal
 
 from retok_dask.completions import content_key, detect_layout, layout_for
 from retok_dask.errors import RecipeError
@@ -14,16 +14,7 @@ from retok_dask.types import (
     Conversation,
     Document,
     Record,
-    RecordRejected,
 )
-
-Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
-
-
-def refusal(value, **dataset):
-    with pytest.raises(RecordRejected) as caught:
-        item_of(value, **dataset)
-    return caught.value.reason.value, caught.value.detail
 
 
 @pytest.mark.parametrize("name", ["messages", "conversation", "conversations", "traj", "history", "dialogue", "chat"])

@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from reading import item_of, recipe_for
+from reading import A, Q, item_of, recipe_for, refusal
 
 from retok_dask.completions import layout_for, record_filter
 from retok_dask.errors import RecipeError
@@ -23,14 +23,6 @@ from retok_dask.types import (
     RejectReason,
     TokenRow,
 )
-
-Q, A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
-
-
-def refusal(value, **dataset):
-    with pytest.raises(RecordRejected) as caught:
-        item_of(value, **dataset)
-    return caught.value.reason.value, caught.value.detail
 
 
 def double(record):
